@@ -1,0 +1,44 @@
+# run, test, bench, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ROWS ?= 20000
+
+.PHONY: run test bench lint proto docs clean
+
+# `pip install --group` needs pip 25.1.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or later is needed; {sys.executable} is {v[0]}.{v[1]}. Name one: make PYTHON=python3.12 …")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]' --group dev
+	touch $@
+
+run: $(STAMP)
+	$(BIN)/python -m beam_agents.demo --rows $(ROWS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.benchmarks --json run/bench.json
+
+# protoc 21 writes modules that import on protobuf 3.20.3 to 6, and needs an environment of its own: its
+# package wants an older protobuf than Beam's.
+$(VENV)/proto/.installed: $(STAMP)
+	$(PYTHON) -m venv $(VENV)/proto
+	$(VENV)/proto/bin/python -m pip install --quiet 'grpcio-tools==1.49.1' 'setuptools<80'
+	touch $@
+
+proto: $(VENV)/proto/.installed
+	$(VENV)/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. beam_agents/wire/beam_agents.proto
+
+clean:
+	rm -rf $(VENV) run build dist

@@ -1,0 +1,151 @@
+"""The project's exceptions: one hierarchy, with typed attributes.
+
+Every message is built from the attributes alone, so no memory value, event, prompt or credential can reach
+a log through an exception of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+__all__ = [
+    "ActivationClosed",
+    "BeamAgentsError",
+    "BudgetExceeded",
+    "LongTermDisabled",
+    "MemoryKindError",
+    "MemoryOverflow",
+    "ModelDisabled",
+    "StateUndecodable",
+    "StateVersionUnsupported",
+    "hash_entity_key",
+]
+
+
+def hash_entity_key(entity_key: bytes) -> str:
+    """Return the form in which an entity key may be shown: 16 hex digits of its BLAKE2b hash."""
+    return hashlib.blake2b(entity_key, digest_size=8).hexdigest()
+
+
+class BeamAgentsError(Exception):
+    """The base of every exception that this project defines."""
+
+
+class MemoryOverflow(BeamAgentsError):
+    """A write would have put a key's working memory over its hard cap; memory is as it was.
+
+    Attributes:
+        key: The memory key that was being written.
+        attempted_bytes: What the working memory would have measured after the write.
+        cap_bytes: The hard cap.
+    """
+
+    def __init__(self, key: str, attempted_bytes: int, cap_bytes: int) -> None:
+        self.key = key
+        self.attempted_bytes = attempted_bytes
+        self.cap_bytes = cap_bytes
+        super().__init__(key, attempted_bytes, cap_bytes)
+
+    def __str__(self) -> str:
+        return (
+            f"working memory would be {self.attempted_bytes} bytes, over the hard cap of {self.cap_bytes}, "
+            "and nothing (more) may be evicted; the write was refused and memory is as it was"
+        )
+
+
+class MemoryKindError(BeamAgentsError, TypeError):
+    """A memory key holds a ring where a scalar was asked for, or the other way round.
+
+    Attributes:
+        key: The memory key.
+        expected: What the call works on, ``"scalar"`` or ``"ring"``.
+        actual: What the key holds.
+    """
+
+    def __init__(self, key: str, expected: str, actual: str) -> None:
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+        super().__init__(key, expected, actual)
+
+    def __str__(self) -> str:
+        return f"the memory key holds a {self.actual}, and this call works on a {self.expected}; delete it first"
+
+
+class StateUndecodable(BeamAgentsError):
+    """Stored bytes of a key do not decode; they are left as they are.
+
+    Attributes:
+        cell: The state cell's name.
+        entity: The entity key's hash, where it is known.
+    """
+
+    def __init__(self, cell: str, entity: str = "") -> None:
+        self.cell = cell
+        self.entity = entity
+        super().__init__(cell, entity)
+
+    def __str__(self) -> str:
+        return f"state cell {self.cell!r} of entity {self.entity or 'unknown'} does not decode; it is left as it is"
+
+
+class StateVersionUnsupported(BeamAgentsError):
+    """Stored bytes of a key were written by a newer version; they are left as they are.
+
+    Attributes:
+        cell: The state cell's name.
+        found: The version in the stored bytes.
+        supported: The newest version that this code reads.
+        entity: The entity key's hash, where it is known.
+    """
+
+    def __init__(self, cell: str, found: int, supported: int, entity: str = "") -> None:
+        self.cell = cell
+        self.found = found
+        self.supported = supported
+        self.entity = entity
+        super().__init__(cell, found, supported, entity)
+
+    def __str__(self) -> str:
+        return (
+            f"state cell {self.cell!r} of entity {self.entity or 'unknown'} has state_schema_version "
+            f"{self.found}, and this version of beam-agents reads up to {self.supported}; it is left as it is"
+        )
+
+
+class LongTermDisabled(BeamAgentsError):
+    """``ctx.memory.longterm`` was used without ``AgentConfig.longterm_memory``."""
+
+    def __str__(self) -> str:
+        return "the long-term tier is off: set AgentConfig.longterm_memory to a store's URI"
+
+
+class ModelDisabled(BeamAgentsError):
+    """``ctx.call_model`` was used without ``AgentConfig.provider_factory``."""
+
+    def __str__(self) -> str:
+        return "no model is configured: set AgentConfig.provider_factory"
+
+
+class BudgetExceeded(BeamAgentsError):
+    """An activation used more tokens than ``AgentConfig.max_tokens_per_activation``.
+
+    Attributes:
+        used_tokens: Prompt and completion tokens that the activation had used.
+        max_tokens: The budget.
+    """
+
+    def __init__(self, used_tokens: int, max_tokens: int) -> None:
+        self.used_tokens = used_tokens
+        self.max_tokens = max_tokens
+        super().__init__(used_tokens, max_tokens)
+
+    def __str__(self) -> str:
+        return f"the activation used {self.used_tokens} tokens of the {self.max_tokens} that it may use"
+
+
+class ActivationClosed(BeamAgentsError):
+    """A context was used after its activation had ended (by a task that the agent left behind, say)."""
+
+    def __str__(self) -> str:
+        return "this activation has ended: nothing that is done with its context now can be committed"

@@ -1,0 +1,1 @@
+"""Telemetry plugins for beam-agents."""
