@@ -12,12 +12,15 @@ __all__ = [
     "ActivationClosed",
     "BeamAgentsError",
     "BudgetExceeded",
+    "BundleFailure",
+    "InvalidOutcome",
     "LongTermDisabled",
     "MemoryKindError",
     "MemoryOverflow",
     "ModelDisabled",
     "StateUndecodable",
     "StateVersionUnsupported",
+    "SummaryNotSmaller",
     "hash_entity_key",
 ]
 
@@ -69,7 +72,9 @@ class MemoryKindError(BeamAgentsError, TypeError):
         super().__init__(key, expected, actual)
 
     def __str__(self) -> str:
-        return f"the memory key holds a {self.actual}, and this call works on a {self.expected}; delete it first"
+        return (
+            f"the memory key holds a {self.actual}, and this call works on a {self.expected}; delete it first"
+        )
 
 
 class StateUndecodable(BeamAgentsError):
@@ -86,7 +91,8 @@ class StateUndecodable(BeamAgentsError):
         super().__init__(cell, entity)
 
     def __str__(self) -> str:
-        return f"state cell {self.cell!r} of entity {self.entity or 'unknown'} does not decode; it is left as it is"
+        entity = self.entity or "unknown"
+        return f"state cell {self.cell!r} of entity {entity} does not decode; it is left as it is"
 
 
 class StateVersionUnsupported(BeamAgentsError):
@@ -149,3 +155,46 @@ class ActivationClosed(BeamAgentsError):
 
     def __str__(self) -> str:
         return "this activation has ended: nothing that is done with its context now can be committed"
+
+
+class InvalidOutcome(BeamAgentsError, TypeError):
+    """An agent returned something that is no outcome, or an outcome that cannot be.
+
+    Attributes:
+        problem: What is wrong with it, and what would be right. Holds types and counts, no content.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class SummaryNotSmaller(BeamAgentsError, ValueError):
+    """A summary would take at least as many bytes as what it replaces.
+
+    Attributes:
+        source_bytes: Bytes of the folded items and of the prior summary.
+        summary_bytes: Bytes of the new summary.
+    """
+
+    def __init__(self, source_bytes: int, summary_bytes: int) -> None:
+        self.source_bytes = source_bytes
+        self.summary_bytes = summary_bytes
+        super().__init__(source_bytes, summary_bytes)
+
+    def __str__(self) -> str:
+        return (
+            f"the summary has {self.summary_bytes} bytes and replaces {self.source_bytes}: "
+            "extract_summary must return fewer bytes than it was given"
+        )
+
+
+class BundleFailure(BeamAgentsError):
+    """Something that is no activation's fault, and that a retry may mend: it fails the bundle.
+
+    Raised out of the DoFn, so that the runner rolls back and retries; never turned into a record on the
+    errors output.
+    """

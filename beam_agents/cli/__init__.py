@@ -1,1 +1,1 @@
-"""cli"""
+"""The command line: any agent over a file, on an embedded runner."""

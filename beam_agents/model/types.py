@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
-__all__ = ["LLMClient", "LlmRequest", "LlmResponse"]
+__all__ = ["MAX_TOKENS", "LLMClient", "LlmRequest", "LlmResponse"]
+
+MAX_TOKENS: Final = 2**62
+"""More is no count of tokens; the wire format and Beam's counters hold 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class LlmResponse:
         body: The response as the provider gave it.
         prompt_tokens: Tokens read, as billed.
         completion_tokens: Tokens written, as billed.
+
+    Raises:
+        TypeError: A field of the wrong type.
+        ValueError: Tokens below 0 or above :data:`MAX_TOKENS`.
     """
 
     body: bytes
@@ -51,8 +58,10 @@ class LlmResponse:
             raise TypeError(f"LlmResponse.body must be bytes, not {type(self.body).__name__}")
         for field in ("prompt_tokens", "completion_tokens"):
             value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"LlmResponse.{field} must be a non-negative int, not {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"LlmResponse.{field} must be an int, not {type(value).__name__}")
+            if not 0 <= value <= MAX_TOKENS:
+                raise ValueError(f"LlmResponse.{field} must be from 0 to {MAX_TOKENS}, not {value}")
 
 
 @runtime_checkable

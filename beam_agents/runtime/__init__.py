@@ -1,1 +1,1 @@
-"""runtime"""
+"""One activation: the DoFn, the context, the steps, the event loop."""

@@ -88,8 +88,9 @@ class Record:
         error_type: The class of what failed it; empty otherwise.
         start_ns: Start, nanoseconds since the Unix epoch.
         end_ns: End, likewise.
+        external_ns: Nanoseconds spent waiting for models, tools and stores; overlapping waits count once.
         measurements: (metric, value, values of the metric's own labels), in order.
-        steps: The steps, in order of their start.
+        steps: The steps, in the order in which they were noted.
         happenings: What is worth a log line, in order.
     """
 
@@ -100,6 +101,7 @@ class Record:
         "end_ns",
         "entity_key",
         "error_type",
+        "external_ns",
         "happenings",
         "link",
         "measurements",
@@ -128,6 +130,7 @@ class Record:
         self.start_ns = time.time_ns()
         self._start_perf_ns = time.perf_counter_ns()
         self.end_ns = 0
+        self.external_ns = 0
         self.measurements: list[tuple[Metric, float, tuple[str, ...]]] = []
         self.steps: list[Step] = []
         self.happenings: list[Happening] = []
@@ -156,6 +159,13 @@ class Record:
         self.steps.append(step)
         return step
 
+    def add(self, span: SpanName, started_perf_ns: int, ended_perf_ns: int) -> Step:
+        """Note a step that was measured elsewhere, by ``time.perf_counter_ns``."""
+        offset_ns = self.start_ns - self._start_perf_ns
+        step = Step(span, "", started_perf_ns + offset_ns, ended_perf_ns + offset_ns, {})
+        self.steps.append(step)
+        return step
+
     def finish(self, step: Step, error_type: str = "") -> None:
         """End a step."""
         step.end_ns = self.now_ns()
@@ -169,8 +179,10 @@ class Record:
 class Observer:
     """What a plugin runs on a worker. Every method does nothing here: override what is of interest.
 
-    All methods are called on threads that run bundles, several at a time. What they raise is counted and
-    goes no further; what they do, bundles wait for.
+    All methods but ``flush`` and ``close`` are called on threads that run bundles, several at a time; those
+    two come on a thread of their own, and what overruns its bound is left behind. What a method raises is
+    counted and goes no further; what it does, bundles wait for. A process that was forked gets an observer
+    of its own, and ``start`` for every agent that it inherited.
     """
 
     def start(self, worker: Worker) -> None:
@@ -180,7 +192,7 @@ class Observer:
         """A bundle began."""
 
     def bundle_failed(self, worker: Worker, phase: str, error_type: str) -> None:
-        """Something raised out of the DoFn (phase ``"process"`` or ``"timer"``): the runner fails the bundle."""
+        """Something raised out of the DoFn in a phase, ``"process"`` or ``"timer"``: the bundle fails."""
 
     def activation_started(self, record: Record) -> None:
         """An activation began: it is in flight until its record comes."""

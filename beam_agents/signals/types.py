@@ -5,7 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-__all__ = ["BeamMetric", "BeamKind", "LogEvent", "Metric", "MetricKind", "Outcome", "Reason", "SpanKind", "SpanName"]
+__all__ = [
+    "BeamKind",
+    "BeamMetric",
+    "CacheResult",
+    "CallOutcome",
+    "CompactionTrigger",
+    "Direction",
+    "DropReason",
+    "Flushed",
+    "Label",
+    "LogEvent",
+    "Metric",
+    "MetricKind",
+    "Outcome",
+    "Phase",
+    "Reason",
+    "SpanKind",
+    "SpanName",
+    "StoreOperation",
+    "SummaryOutcome",
+    "UpsertResult",
+]
+
+PROMETHEUS_PREFIX = "beam_agents_"
+OTEL_PREFIX = "beam_agents."
+
+# A unit of "1" becomes an annotation: an OpenTelemetry collector would name a gauge of unit 1 a "_ratio".
+_UCUM = {"seconds": "s", "bytes": "By", "1": "{item}"}
 
 
 class MetricKind(Enum):
@@ -21,6 +48,7 @@ class BeamKind(Enum):
 
     COUNTER = "counter"
     DISTRIBUTION = "distribution"
+    GAUGE = "gauge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +57,21 @@ class BeamMetric:
 
     Attributes:
         name: Its name in the namespace ``beam_agents.runtime``.
-        kind: Counter or distribution.
+        kind: Counter, distribution or gauge.
         scale: What a value is multiplied by before it is rounded (1,000 for seconds to milliseconds).
-        where: Label values that a measurement must have to count, as (label, value) pairs; empty for all.
+        where: Which measurements count, as (label, values of it that do) pairs, all of which must hold;
+            empty for all measurements.
     """
 
     name: str
     kind: BeamKind
     scale: int = 1
-    where: tuple[tuple[str, str], ...] = ()
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One metric. Compared by identity: each is defined once, in the catalogue.
+    """One metric. Compared by identity: each is defined once, in the catalogue, and pickled by its name.
 
     Attributes:
         name: Its Prometheus name without the prefix ``beam_agents_``.
@@ -53,6 +82,9 @@ class Metric:
             measurement gives their values in this order.
         beam: Its Beam forms; empty for none.
         buckets: Upper bounds of a histogram's buckets, without +Inf.
+        values: For labels whose values are a closed set: (label, the set).
+        per_agent: Whether its series carry ``pipeline`` and ``agent``; False for what a process has once.
+        convention: The instrument of OpenTelemetry's semantic conventions that the same values feed.
     """
 
     name: str
@@ -62,6 +94,28 @@ class Metric:
     labels: tuple[str, ...] = ()
     beam: tuple[BeamMetric, ...] = ()
     buckets: tuple[float, ...] = ()
+    values: tuple[tuple[str, type[StrEnum]], ...] = ()
+    per_agent: bool = True
+    convention: str = ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _catalogued, ("metric", self.name)
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name in Prometheus."""
+        return PROMETHEUS_PREFIX + self.name
+
+    @property
+    def otel_name(self) -> str:
+        """The OpenTelemetry instrument's name; a collector derives the Prometheus name from it."""
+        stem = self.name.removesuffix("_total").removesuffix(f"_{self.unit}")
+        return OTEL_PREFIX + stem.replace("_", ".")
+
+    @property
+    def ucum(self) -> str:
+        """The unit as OpenTelemetry wants it, in the Unified Code for Units of Measure."""
+        return _UCUM[self.unit]
 
 
 class SpanKind(Enum):
@@ -88,6 +142,13 @@ class SpanName:
     help: str
     attributes: tuple[str, ...] = ()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _catalogued, ("span", self.name)
+
+    def filled(self, target: str) -> str:
+        """Return the name with its target in place."""
+        return self.name.replace("{target}", target).rstrip()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogEvent:
@@ -104,6 +165,29 @@ class LogEvent:
     help: str
     attributes: tuple[str, ...] = ()
     severity: str = "warning"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _catalogued, ("event", self.name)
+
+
+def _catalogued(kind: str, name: str) -> object:
+    """Return the one definition of a name, for unpickling."""
+    from beam_agents.signals import catalogue  # noqa: PLC0415 - the catalogue is written in these types
+
+    return catalogue.lookup(kind, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One label. Its values are few: a closed set, or the names that an operator configured.
+
+    Attributes:
+        name: The label's name.
+        help: One sentence: what it tells.
+    """
+
+    name: str
+    help: str
 
 
 class Outcome(StrEnum):
@@ -130,3 +214,85 @@ class Reason(StrEnum):
     ORPHANED_RESULT = "orphaned_result"
     SUSPENSION_TIMEOUT = "suspension_timeout"
     TTL_WIPED_SUSPENSION = "ttl_wiped_suspension"
+
+
+class CallOutcome(StrEnum):
+    """How a call that left the activation ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+class SummaryOutcome(StrEnum):
+    """How an attempt to summarize ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    NOT_SMALLER = "not_smaller"
+
+
+class CacheResult(StrEnum):
+    """What a look-up in the replay cache found."""
+
+    HIT = "hit"
+    MISS = "miss"
+
+
+class Direction(StrEnum):
+    """Which way tokens went."""
+
+    PROMPT = "prompt"
+    COMPLETION = "completion"
+
+
+class CompactionTrigger(StrEnum):
+    """Which cap set a compaction off."""
+
+    SOFT_CAP = "soft_cap"
+    HARD_CAP = "hard_cap"
+
+
+class UpsertResult(StrEnum):
+    """What the store's guard did with a row."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+
+
+class StoreOperation(StrEnum):
+    """What was asked of a store."""
+
+    LOAD = "load"
+    SEARCH = "search"
+    FLUSH = "flush"
+    EXPIRE_FLUSH = "expire_flush"
+    PING = "ping"
+
+
+class Flushed(StrEnum):
+    """Whether a key's memory reached the long-term tier before it was wiped."""
+
+    TRUE = "true"
+    FALSE = "false"
+    EMPTY = "empty"
+
+
+class Phase(StrEnum):
+    """Which of the DoFn's callbacks ran."""
+
+    PROCESS = "process"
+    TIMER = "timer"
+
+
+class DropReason(StrEnum):
+    """Which call of a plugin lost signals, as the runtime sees it; a plugin may count reasons of its own."""
+
+    BUILD = "build"
+    START = "start"
+    BUNDLE = "bundle"
+    ACTIVATION = "activation"
+    RECORD = "record"
+    FLUSH = "flush"
+    CLOSE = "close"
+    TIMEOUT = "timeout"

@@ -52,8 +52,10 @@ class CachedResponse(_message.Message):
     def __init__(self, request_digest: _Optional[bytes] = ..., seq: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., response: _Optional[bytes] = ..., response_digest: _Optional[bytes] = ...) -> None: ...
 
 class ControlState(_message.Message):
-    __slots__ = ["clock_ms", "expires_at_ms", "memory_bytes", "memory_entries", "replay_seq", "seq", "settled", "state_schema_version", "suspensions", "traceparent"]
+    __slots__ = ["activations", "clock_ms", "compacted_at", "expires_at_ms", "memory_bytes", "memory_entries", "replay_seq", "seq", "settled", "state_schema_version", "suspensions", "traceparent"]
+    ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -63,7 +65,9 @@ class ControlState(_message.Message):
     STATE_SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     SUSPENSIONS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    activations: int
     clock_ms: int
+    compacted_at: int
     expires_at_ms: int
     memory_bytes: int
     memory_entries: int
@@ -73,7 +77,109 @@ class ControlState(_message.Message):
     state_schema_version: int
     suspensions: _containers.RepeatedCompositeFieldContainer[Suspension]
     traceparent: str
-    def __init__(self, state_schema_version: _Optional[int] = ..., seq: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_entries: _Optional[int] = ..., replay_seq: _Optional[int] = ..., suspensions: _Optional[_Iterable[_Union[Suspension, _Mapping]]] = ..., settled: _Optional[_Iterable[_Union[SettledIntent, _Mapping]]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    def __init__(self, state_schema_version: _Optional[int] = ..., seq: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_entries: _Optional[int] = ..., replay_seq: _Optional[int] = ..., suspensions: _Optional[_Iterable[_Union[Suspension, _Mapping]]] = ..., settled: _Optional[_Iterable[_Union[SettledIntent, _Mapping]]] = ..., traceparent: _Optional[str] = ..., activations: _Optional[int] = ..., compacted_at: _Optional[int] = ...) -> None: ...
+
+class MemoryBlob(_message.Message):
+    __slots__ = ["blob_bytes", "entries", "extent_bytes", "extent_group_bytes", "extents", "head_bytes", "head_checksum", "page_bytes", "page_checksums", "page_group_bytes", "pages", "size_bytes", "state_schema_version", "tick"]
+    BLOB_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    EXTENTS_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXTENT_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEAD_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    blob_bytes: int
+    entries: int
+    extent_bytes: _containers.RepeatedScalarFieldContainer[int]
+    extent_group_bytes: _containers.RepeatedScalarFieldContainer[int]
+    extents: _containers.RepeatedCompositeFieldContainer[MemoryExtent]
+    head_bytes: int
+    head_checksum: int
+    page_bytes: _containers.RepeatedScalarFieldContainer[int]
+    page_checksums: _containers.RepeatedScalarFieldContainer[int]
+    page_group_bytes: _containers.RepeatedScalarFieldContainer[int]
+    pages: _containers.RepeatedCompositeFieldContainer[MemoryPage]
+    size_bytes: int
+    state_schema_version: int
+    tick: int
+    def __init__(self, state_schema_version: _Optional[int] = ..., head_bytes: _Optional[int] = ..., blob_bytes: _Optional[int] = ..., head_checksum: _Optional[int] = ..., tick: _Optional[int] = ..., size_bytes: _Optional[int] = ..., entries: _Optional[int] = ..., page_bytes: _Optional[_Iterable[int]] = ..., page_checksums: _Optional[_Iterable[int]] = ..., extent_bytes: _Optional[_Iterable[int]] = ..., page_group_bytes: _Optional[_Iterable[int]] = ..., extent_group_bytes: _Optional[_Iterable[int]] = ..., pages: _Optional[_Iterable[_Union[MemoryPage, _Mapping]]] = ..., extents: _Optional[_Iterable[_Union[MemoryExtent, _Mapping]]] = ...) -> None: ...
+
+class MemoryExtended(_message.Message):
+    __slots__ = ["accessed", "chunk_bytes", "chunk_items", "content_bytes", "inserted", "items", "ring", "stored_bytes"]
+    ACCESSED_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    RING_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    accessed: int
+    chunk_bytes: _containers.RepeatedScalarFieldContainer[int]
+    chunk_items: _containers.RepeatedScalarFieldContainer[int]
+    content_bytes: int
+    inserted: int
+    items: int
+    ring: bool
+    stored_bytes: int
+    def __init__(self, accessed: _Optional[int] = ..., inserted: _Optional[int] = ..., ring: bool = ..., content_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., items: _Optional[int] = ..., chunk_bytes: _Optional[_Iterable[int]] = ..., chunk_items: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MemoryExtent(_message.Message):
+    __slots__ = ["items", "value"]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedScalarFieldContainer[bytes]
+    value: bytes
+    def __init__(self, value: _Optional[bytes] = ..., items: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class MemoryPage(_message.Message):
+    __slots__ = ["extended", "scalars"]
+    class ExtendedEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: MemoryExtended
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[MemoryExtended, _Mapping]] = ...) -> None: ...
+    class ScalarsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: MemoryScalar
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[MemoryScalar, _Mapping]] = ...) -> None: ...
+    EXTENDED_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    extended: _containers.MessageMap[str, MemoryExtended]
+    scalars: _containers.MessageMap[str, MemoryScalar]
+    def __init__(self, scalars: _Optional[_Mapping[str, MemoryScalar]] = ..., extended: _Optional[_Mapping[str, MemoryExtended]] = ...) -> None: ...
+
+class MemoryScalar(_message.Message):
+    __slots__ = ["accessed", "inserted", "value"]
+    ACCESSED_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    accessed: int
+    inserted: int
+    value: bytes
+    def __init__(self, accessed: _Optional[int] = ..., inserted: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class ModelResponse(_message.Message):
+    __slots__ = ["body", "completion_tokens", "prompt_tokens"]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    completion_tokens: int
+    prompt_tokens: int
+    def __init__(self, body: _Optional[bytes] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class ReplayState(_message.Message):
     __slots__ = ["entries", "state_schema_version"]

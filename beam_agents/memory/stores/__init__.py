@@ -1,1 +1,1 @@
-"""memory/stores"""
+"""memory/stores."""

@@ -1,0 +1,3 @@
+from beam_agents.cli.app import main
+
+main()

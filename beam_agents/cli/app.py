@@ -1,0 +1,425 @@
+"""``beam-agents``: the commands and their arguments."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import create_runner
+from rich.console import Console
+
+from beam_agents.cli.durations import parse_duration_ms
+from beam_agents.cli.job import Job, JobFailed, run_job
+from beam_agents.cli.lines import MALFORMED_LINE
+from beam_agents.cli.progress import progress_on
+from beam_agents.cli.report import result_table
+from beam_agents.cli.rows import Fields, Input, InputError, RowFormat, check_fields
+from beam_agents.cli.targets import TargetError, load_target
+from beam_agents.config import AgentConfig, is_async_callable
+from beam_agents.memory.compaction import DropOldestCompactor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from beam_agents.cli.job import JobResult
+    from beam_agents.runtime.activation import AgentFunction
+
+__all__ = ["app", "configure_logging", "main", "report_failure"]
+
+STANDARD_INPUT: Final = "-"
+_INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="beam-agents",
+    help="Run AI agents as keyed, stateful, fault-tolerant steps of an Apache Beam pipeline.",
+    add_completion=False,
+    no_args_is_help=True,
+    # Plain text: an error stays on one line, whatever the terminal's width, and can be searched for.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the ``beam-agents`` script."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it so
+    if wanted:
+        typer.echo(f"beam-agents {version('beam-agents')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    *,
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Run AI agents as keyed, stateful, fault-tolerant steps of an Apache Beam pipeline."""
+
+
+@app.command(context_settings={"allow_extra_args": True}, options_metavar="[OPTIONS] [-- BEAM_OPTIONS]")
+def run(
+    ctx: typer.Context,
+    agent: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="The agent: an async function, as MODULE:NAME or path/to/file.py:NAME.",
+        ),
+    ],
+    events: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FILE",
+            help="A file of events, one a row; - for standard input. Repeat it for several files.",
+        ),
+    ],
+    key: Annotated[str, typer.Option(metavar="FIELD", help="The field with the entity's key.")],
+    time: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD",
+            help="The field with the event's time: ISO 8601 (UTC without a zone) or epoch milliseconds.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where outputs go, as JSONL.")],
+    *,
+    row_format: Annotated[
+        RowFormat | None,
+        typer.Option(
+            "--format",
+            help="What the files hold.  [default: csv for .csv, jsonl otherwise]",
+            show_default=False,
+        ),
+    ] = None,
+    errors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where errors and malformed lines go, as JSONL.  [default: --out's name and .errors.jsonl]",
+        ),
+    ] = None,
+    intents: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where intents go, as JSONL. Without it they are only counted."),
+    ] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD", help="The field that becomes the event.  [default: the whole row, as JSON]"
+        ),
+    ] = None,
+    event_id: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="The field with the event's id.")
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME", help="An AgentConfig to start from; the options below override it."
+        ),
+    ] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="How long a key lives after its newest event: 90s, 15m, 6h, 2d."
+        ),
+    ] = None,
+    activation_timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long one activation may take.")
+    ] = None,
+    suspension_timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long a suspension may wait.")
+    ] = None,
+    max_future_skew: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="How far an event's time may be ahead of this machine's clock."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens that one activation may use.")
+    ] = None,
+    compactor: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES", help="Bytes that evicting the oldest entries brings a full memory down to."
+        ),
+    ] = None,
+    no_compactor: Annotated[
+        bool, typer.Option("--no-compactor", help="Evict nothing: a full memory fails the activation.")
+    ] = False,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY", help="What makes the model's client: a function without arguments."
+        ),
+    ] = None,
+    telemetry: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME?OPTION=VALUE", help="A telemetry plugin. Repeat it for several."),
+    ] = None,
+    runner: Annotated[
+        str,
+        typer.Option(
+            metavar="RUNNER",
+            help="FnApiRunner, BundleBasedDirectRunner, or another of Beam's that runs on this machine.",
+        ),
+    ] = "FnApiRunner",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 when there is any error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show Beam's own log, and the traceback of a failure.")
+    ] = False,
+) -> None:
+    """Run an agent over files of events.
+
+    Each row of the files, JSON objects one a line or CSV with a header, is one event. Rows of one key are
+    processed in the order of the files. What is no event is reported with file and line, goes to the errors
+    file, and the run goes on.
+
+    Output files are written complete or not at all. Options for Beam itself follow a --.
+
+    Exit codes: 0 done; 1 the pipeline failed, or there were errors and --strict was given; 2 wrong arguments.
+    """
+    said = Console(stderr=True)
+    configure_logging(verbose=verbose)
+    overrides = _overrides(
+        {
+            "ttl_ms": ("--ttl", ttl),
+            "suspension_timeout_ms": ("--suspension-timeout", suspension_timeout),
+            "max_future_skew_ms": ("--max-future-skew", max_future_skew),
+        },
+        activation_timeout=activation_timeout,
+        max_tokens=max_tokens,
+        compactor=compactor,
+        no_compactor=no_compactor,
+        provider=provider,
+        telemetry=telemetry,
+    )
+    function = _load_agent(agent)
+    errors_path = errors if errors is not None else Path(f"{out}.errors.jsonl")
+    paths = {"--out": out, "--errors": errors_path} | ({"--intents": intents} if intents is not None else {})
+    _check_events(events)
+    _check_outputs(paths, events)
+    _check_runner(runner, ctx.args)
+    with _opened(events) as inputs:
+        job = Job(
+            agent=function,
+            config=_configured(config, overrides),
+            inputs=inputs,
+            row_format=row_format if row_format is not None else _format_of(events),
+            fields=Fields(key, time, payload, event_id),
+            out=out,
+            errors=errors_path,
+            intents=intents,
+            runner=runner,
+            options=tuple(ctx.args),
+        )
+        _check_inputs(job)
+        total_bytes = sum(Path(source.path).stat().st_size for source in inputs)
+        try:
+            result = run_job(job, progress_on(said, total_bytes))
+        except JobFailed as failure:
+            report_failure(failure, verbose=verbose)
+            raise typer.Exit(1) from failure
+        except KeyboardInterrupt:
+            typer.echo("beam-agents: interrupted; no output was written", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
+    _report_malformed(result)
+    Console().print(result_table(job, result))
+    if strict and result.errors:
+        typer.echo(f"beam-agents: --strict, and there are errors: see {errors_path}", err=True)
+        raise typer.Exit(1)
+
+
+def configure_logging(*, verbose: bool) -> None:
+    """Keep Beam's log quiet, or not."""
+    # Beam logs a failure's traceback by itself; what there is to say is said at the end.
+    logging.getLogger("apache_beam").setLevel(logging.INFO if verbose else logging.CRITICAL)
+    if verbose:
+        logging.basicConfig(level=logging.INFO)
+
+
+def report_failure(failure: JobFailed, *, verbose: bool) -> None:
+    """Say on standard error why a pipeline failed."""
+    cause = failure.__cause__
+    if verbose and cause is not None:
+        traceback.print_exception(cause)
+    # Runners put whole tracebacks into the text of what they raise; its last line says what it was.
+    text = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    shown = f"{type(cause).__name__}: {text[-1]}" if text else type(cause).__name__
+    typer.echo(f"beam-agents: the pipeline failed; no output was written. {shown}", err=True)
+    if not verbose:
+        typer.echo("beam-agents: --verbose shows the traceback", err=True)
+
+
+def _report_malformed(result: JobResult) -> None:
+    for report in result.first_malformed:
+        typer.echo(report, err=True)
+    more = result.errors[MALFORMED_LINE] - len(result.first_malformed)
+    if more:
+        typer.echo(f"and {more:,} more malformed lines", err=True)
+
+
+def _overrides(
+    durations: dict[str, tuple[str, str | None]],
+    *,
+    activation_timeout: str | None,
+    max_tokens: int | None,
+    compactor: int | None,
+    no_compactor: bool,
+    provider: str | None,
+    telemetry: list[str] | None,
+) -> dict[str, object]:
+    """Return the fields of AgentConfig that were given on the command line."""
+    given: dict[str, object] = {
+        field: _duration_ms(option, text) for field, (option, text) in durations.items() if text is not None
+    }
+    if activation_timeout is not None:
+        given["activation_timeout_s"] = _duration_ms("--activation-timeout", activation_timeout) / 1000
+    if max_tokens is not None:
+        given["max_tokens_per_activation"] = max_tokens
+    if compactor is not None and no_compactor:
+        raise typer.BadParameter("it goes not with --no-compactor", param_hint="--compactor")
+    if no_compactor:
+        given["compactor"] = None
+    elif compactor is not None:
+        try:
+            given["compactor"] = DropOldestCompactor(target_bytes=compactor)
+        except (TypeError, ValueError) as error:
+            raise typer.BadParameter(str(error), param_hint="--compactor") from error
+    if provider is not None:
+        given["provider_factory"] = _load("--provider", provider)
+    if telemetry:
+        given["telemetry"] = tuple(telemetry)
+    return given
+
+
+def _duration_ms(option: str, text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _configured(target: str | None, overrides: dict[str, object]) -> AgentConfig:
+    base = AgentConfig() if target is None else _load("--config", target)
+    if not isinstance(base, AgentConfig):
+        raise typer.BadParameter(
+            f"{target!r} must be an AgentConfig, not {type(base).__name__}", param_hint="--config"
+        )
+    try:
+        return replace(base, **overrides)  # type: ignore[arg-type]  # AgentConfig checks its fields itself
+    except (ImportError, TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _load(option: str, target: str) -> object:
+    try:
+        return load_target(target)
+    except TargetError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _load_agent(target: str) -> AgentFunction:
+    function = _load("--agent", target)
+    if not callable(function) or not is_async_callable(function):
+        raise typer.BadParameter(
+            f"{target!r} must be an async function (async def), not {type(function).__name__}",
+            param_hint="--agent",
+        )
+    return cast("AgentFunction", function)
+
+
+def _check_events(events: Sequence[str]) -> None:
+    if events.count(STANDARD_INPUT) > 1:
+        raise typer.BadParameter("standard input can be read once", param_hint="--events")
+    for name in events:
+        if name == STANDARD_INPUT:
+            continue
+        if not Path(name).is_file():
+            raise typer.BadParameter(f"there is no file {name!r}", param_hint="--events")
+        if not os.access(name, os.R_OK):
+            raise typer.BadParameter(f"{name!r} may not be read", param_hint="--events")
+
+
+def _check_outputs(paths: dict[str, Path], events: Sequence[str]) -> None:
+    taken = {Path(name).resolve(): "--events" for name in events if name != STANDARD_INPUT}
+    for option, path in paths.items():
+        parent = path.absolute().parent
+        if not parent.is_dir():
+            raise typer.BadParameter(f"there is no folder {str(parent)!r}", param_hint=option)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise typer.BadParameter(f"the folder {str(parent)!r} may not be written to", param_hint=option)
+        if path.is_dir():
+            raise typer.BadParameter(f"{str(path)!r} is a folder", param_hint=option)
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise typer.BadParameter(f"{str(path)!r} is the file of {other}, too", param_hint=option)
+
+
+def _check_runner(runner: str, options: Sequence[str]) -> None:
+    if options and not options[0].startswith("-"):
+        raise typer.BadParameter(
+            f"{options[0]!r} belongs to no option; give --events once for each file, "
+            "and Beam's options after a --"
+        )
+    if any(option.split("=")[0] == "--runner" for option in options):
+        raise typer.BadParameter("give it before the --", param_hint="--runner")
+    flags = PipelineOptions(list(options))
+    known, given = flags.get_all_options(), flags.get_all_options(retain_unknown_options=True)
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        typer.echo(f"beam-agents: Beam's Python SDK does not know {', '.join(unknown)}", err=True)
+    try:
+        create_runner(runner)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise typer.BadParameter(
+            f"{runner!r} cannot be had from Beam: {str(error).splitlines()[0]}", param_hint="--runner"
+        ) from error
+
+
+def _format_of(events: Sequence[str]) -> RowFormat:
+    formats = {RowFormat.CSV if name.lower().endswith(".csv") else RowFormat.JSONL for name in events}
+    if len(formats) > 1:
+        raise typer.BadParameter("the files look like both JSONL and CSV; say which", param_hint="--format")
+    return formats.pop()
+
+
+def _check_inputs(job: Job) -> None:
+    for source in job.inputs:
+        try:
+            check_fields(source, job.row_format, job.fields)
+        except (InputError, OSError) as error:
+            raise typer.BadParameter(str(error), param_hint="--events") from error
+
+
+@contextmanager
+def _opened(events: Sequence[str]) -> Iterator[tuple[Input, ...]]:
+    """Give the inputs as files: standard input is copied to one, as the pipeline may read it elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="beam-agents-") as folder:
+        inputs = []
+        for name in events:
+            if name == STANDARD_INPUT:
+                copy = Path(folder) / "standard-input"
+                with copy.open("wb") as file:
+                    shutil.copyfileobj(sys.stdin.buffer, file)
+                inputs.append(Input(str(copy), "standard input"))
+            else:
+                inputs.append(Input(str(Path(name).absolute()), name))
+        yield tuple(inputs)

@@ -1,0 +1,25 @@
+"""Durations as the command line takes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["parse_duration_ms"]
+
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return the milliseconds of a duration such as ``90s``, ``15m``, ``6h``, ``2d`` or ``500ms``.
+
+    Raises:
+        ValueError: The text is no whole number with one of these units.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no duration: write a whole number and its unit, such as 90s, 15m, 6h or 2d"
+        )
+    return int(match[1]) * _UNIT_MS[match[2]]

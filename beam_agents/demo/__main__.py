@@ -1,0 +1,3 @@
+from beam_agents.demo.app import main
+
+main()

