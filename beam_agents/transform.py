@@ -14,7 +14,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_agents.config import AgentConfig, is_async_callable
 from beam_agents.errors import BeamAgentsError
-from beam_agents.runtime.activation import ERRORS, INTENTS
+from beam_agents.runtime.activation import ERRORS, INTENTS, MAX_EVENT_MS, MIN_EVENT_MS
 from beam_agents.runtime.dofn import make_dofn
 from beam_agents.wire.beam_agents_pb2 import ActivationError, AgentEnvelope, ToolIntent
 
@@ -269,13 +269,12 @@ def event_time_ms(value: object) -> int:
         raise TypeError(
             f"a time is an int of epoch milliseconds, a datetime or ISO 8601 text, not {type(value).__name__}"
         )
-    if not 0 <= value <= _LAST_MS:
+    if not MIN_EVENT_MS <= value <= MAX_EVENT_MS:
         raise ValueError("a time must be from 1970 to 9999, in milliseconds since the Unix epoch")
     return value
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_MS: Final = 253_402_300_799_999
 
 
 def _key_bytes(field: str, value: object) -> bytes:

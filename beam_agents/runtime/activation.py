@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from beam_agents.runtime.worker import AgentWorker
     from beam_agents.wire.beam_agents_pb2 import ToolResult
 
-__all__ = ["ERRORS", "INTENTS", "AgentFunction", "AgentRunner", "Element"]
+__all__ = ["ERRORS", "INTENTS", "MAX_EVENT_MS", "MIN_EVENT_MS", "AgentFunction", "AgentRunner", "Element"]
 
 AgentFunction: TypeAlias = "Callable[[AgentContext], Awaitable[Outcome]]"
 Element: TypeAlias = bytes | TaggedOutput[str, ToolIntent | ActivationError]
@@ -76,7 +76,8 @@ COMPACTION_COOLDOWN: Final = 8
 MAX_SHOWN_INTENTS: Final = 8
 """Ids of intents that an error's detail lists."""
 
-MAX_TIMER_MS: Final = GlobalWindow().max_timestamp().micros // 1000
+MAX_TIMESTAMP: Final = GlobalWindow().max_timestamp()
+MAX_TIMER_MS: Final = MAX_TIMESTAMP.micros // 1000
 MIN_EVENT_MS: Final = 0
 MAX_EVENT_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: what is later was not meant in milliseconds."""
@@ -581,7 +582,7 @@ def _event_time_ms(envelope: AgentEnvelope, timestamp: Timestamp) -> int | None:
     """Return the event's time: the envelope's, else the element's where its source gave one."""
     if envelope.HasField("event_time_ms"):
         return envelope.event_time_ms
-    if MIN_TIMESTAMP < timestamp < GlobalWindow().max_timestamp():
+    if MIN_TIMESTAMP < timestamp < MAX_TIMESTAMP:
         return timestamp.micros // 1000
     return None
 
