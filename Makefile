@@ -1,18 +1,18 @@
-# run, test, bench, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, test, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROWS ?= 20000
 
-.PHONY: run test bench lint proto docs clean
+.PHONY: run test bench bench-stores lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or later is needed; {sys.executable} is {v[0]}.{v[1]}. Name one: make PYTHON=python3.12 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,memory-stores]' --group dev
 	touch $@
 
 run: $(STAMP)
@@ -28,7 +28,10 @@ test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 bench: $(STAMP)
-	$(BIN)/python -m tests.benchmarks --json run/bench.json
+	$(BIN)/python -m tests.benchmarks --quiet --json run/bench.json
+
+bench-stores: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.stores --json run/bench-stores.json
 
 # protoc 21 writes modules that import on protobuf 3.20.3 to 6, and needs an environment of its own: its
 # package wants an older protobuf than Beam's.

@@ -12,11 +12,18 @@ pytest_collect_file = Sybil(
 ).pytest()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep a page's examples in one process: a later one uses what an earlier one made.
+
+    Here, because what distributes the tests looks at their groups before any later hook.
+    """
+    if isinstance(item, SybilItem):
+        item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a page's examples in their order and in one process: a later one uses what an earlier one made."""
+    """Keep a page's examples in their order."""
     examples = [item for item in items if isinstance(item, SybilItem)]
-    for item in examples:
-        item.add_marker(pytest.mark.xdist_group(str(item.path)))
     others = [item for item in items if not isinstance(item, SybilItem)]
     items[:] = [*sorted(examples, key=lambda item: (str(item.path), item.example.line)), *others]

@@ -15,7 +15,10 @@ from beam_agents.errors import (
     SummaryNotSmaller,
 )
 from beam_agents.memory.compaction import Compactor, DropOldestCompactor, SummarizeCompactor
+from beam_agents.memory.expiry import ExpireHook, ExpiringKey, FlushToLongterm, restore_working_memory
 from beam_agents.memory.facade import WorkingMemory
+from beam_agents.memory.longterm import LongTermMemory
+from beam_agents.memory.stores.contract import MemoryRecord
 from beam_agents.model.replay import ReplayCacheLimits
 from beam_agents.model.types import LLMClient, LlmRequest, LlmResponse
 from beam_agents.runtime.context import AgentContext
@@ -35,13 +38,18 @@ __all__ = [
     "Compactor",
     "Complete",
     "DropOldestCompactor",
+    "ExpireHook",
+    "ExpiringKey",
+    "FlushToLongterm",
     "InvalidOutcome",
     "LLMClient",
     "LlmRequest",
     "LlmResponse",
     "LongTermDisabled",
+    "LongTermMemory",
     "MemoryKindError",
     "MemoryOverflow",
+    "MemoryRecord",
     "ModelDisabled",
     "ReplayCacheLimits",
     "RunAgent",
@@ -56,4 +64,5 @@ __all__ = [
     "WorkingMemory",
     "envelope_from_mapping",
     "keyed_envelopes",
+    "restore_working_memory",
 ]

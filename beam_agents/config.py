@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from beam_agents.memory.compaction import Compactor, DropOldestCompactor, SummarizeCompactor
+from beam_agents.memory.expiry import ExpireHook, check_hook
 from beam_agents.memory.stores.uri import parse_store_uri, redact
 from beam_agents.model.replay import ReplayCacheLimits
 from beam_agents.signals.plugins import resolve_plugins
@@ -38,7 +39,7 @@ class Tool:
     """
 
     name: str
-    call: Callable[[bytes], Awaitable[bytes]]
+    call: Callable[[bytes], Awaitable[bytes]] = field(repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -78,7 +79,7 @@ class AgentConfig:
     compactor: Compactor | None = field(default_factory=DropOldestCompactor)
     summarizer: SummarizeCompactor | None = None
     longterm_memory: str | None = None
-    on_expire: object | None = None
+    on_expire: ExpireHook | None = None
     ttl_ms: int = 3_600_000
     activation_timeout_s: float = 30.0
     max_tokens_per_activation: int | None = None
@@ -141,13 +142,16 @@ class AgentConfig:
             raise ValueError(
                 "AgentConfig.on_expire needs a store to write to: set AgentConfig.longterm_memory as well"
             )
+        if self.on_expire is not None:
+            if isinstance(self.on_expire, type) or not isinstance(self.on_expire, ExpireHook):
+                raise TypeError(
+                    "AgentConfig.on_expire must be an ExpireHook, such as FlushToLongterm(), "
+                    f"not {_kind(self.on_expire)}"
+                )
+            check_hook(self.on_expire)
 
     def __repr__(self) -> str:
-        shown = (
-            f"{name}={redact(value) if name == 'longterm_memory' and value is not None else repr(value)}"
-            for name in self.__dataclass_fields__
-            for value in (getattr(self, name),)
-        )
+        shown = (f"{name}={_shown(name, getattr(self, name))}" for name in self.__dataclass_fields__)
         return f"AgentConfig({', '.join(shown)})"
 
 
@@ -156,6 +160,15 @@ def is_async_callable(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - it is looked at, not only for its presence
     )
+
+
+def _shown(name: str, value: object) -> str:
+    """Return a field as it may be shown: no password of a URI, nothing that is bound to a function."""
+    if name == "longterm_memory" and isinstance(value, str):
+        return redact(value)
+    if name == "provider_factory" and value is not None:
+        return _kind(value)
+    return repr(value)
 
 
 def _kind(value: object) -> str:

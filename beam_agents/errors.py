@@ -13,6 +13,9 @@ __all__ = [
     "BeamAgentsError",
     "BudgetExceeded",
     "BundleFailure",
+    "ExpireFlushFailed",
+    "InvalidArgument",
+    "InvalidArgumentType",
     "InvalidOutcome",
     "LongTermDisabled",
     "MemoryKindError",
@@ -20,7 +23,12 @@ __all__ = [
     "ModelDisabled",
     "StateUndecodable",
     "StateVersionUnsupported",
+    "StoreError",
+    "StoreRejected",
+    "StoreTimeout",
+    "StoreUnavailable",
     "SummaryNotSmaller",
+    "UnknownTool",
     "hash_entity_key",
 ]
 
@@ -32,6 +40,29 @@ def hash_entity_key(entity_key: bytes) -> str:
 
 class BeamAgentsError(Exception):
     """The base of every exception that this project defines."""
+
+
+class InvalidArgument(BeamAgentsError, ValueError):
+    """An agent called something of ours with a value that it may not have.
+
+    Attributes:
+        problem: What is wrong and what would be right. Holds names, types and sizes, no content.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class InvalidArgumentType(InvalidArgument, TypeError):
+    """An agent called something of ours with a value of a type that it may not be of."""
+
+
+class UnknownTool(InvalidArgument, LookupError):
+    """``ctx.run_tool`` was asked for a tool that ``AgentConfig.tools`` does not have."""
 
 
 class MemoryOverflow(BeamAgentsError):
@@ -198,3 +229,89 @@ class BundleFailure(BeamAgentsError):
     Raised out of the DoFn, so that the runner rolls back and retries; never turned into a record on the
     errors output.
     """
+
+
+class ExpireFlushFailed(BundleFailure):
+    """An expiring key's memory could not be written to the long-term store; the key keeps it.
+
+    Attributes:
+        backend: The backend's label.
+        entity: The entity key's hash.
+        cause_type: The class of what failed it.
+    """
+
+    def __init__(self, backend: str, entity: str, cause_type: str) -> None:
+        self.backend = backend
+        self.entity = entity
+        self.cause_type = cause_type
+        super().__init__(backend, entity, cause_type)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.backend}: the memory of the expiring entity {self.entity} could not be written "
+            f"({self.cause_type}); it is kept, and the timer's bundle fails, so that the runner tries again"
+        )
+
+
+class StoreError(BeamAgentsError):
+    """A call to a long-term store failed.
+
+    Attributes:
+        backend: The backend's label.
+        operation: What was asked: ``"load"``, ``"search"``, ``"flush"``, …
+        cause_type: The class of what the client raised; empty where nothing was raised.
+        attempts: How often it was tried.
+    """
+
+    transient = False
+    """Whether trying again may help."""
+
+    def __init__(self, backend: str, operation: str, cause_type: str = "", attempts: int = 1) -> None:
+        self.backend = backend
+        self.operation = operation
+        self.cause_type = cause_type
+        self.attempts = attempts
+        super().__init__(backend, operation, cause_type, attempts)
+
+    def __str__(self) -> str:
+        cause = f" ({self.cause_type})" if self.cause_type else ""
+        times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return f"{self.backend}: {self.operation} failed{cause} after {times}: {self._what()}"
+
+    def _what(self) -> str:
+        return "the store raised"
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached, or ended the connection, or says that it is overloaded."""
+
+    transient = True
+
+    def _what(self) -> str:
+        return "the store is unavailable; a later try may succeed"
+
+
+class StoreTimeout(StoreError):
+    """The store did not answer within the deadline. A write may have happened all the same."""
+
+    transient = True
+
+    def _what(self) -> str:
+        return "the store did not answer in time"
+
+
+class StoreRejected(StoreError):
+    """The store refused the call: a missing table, a missing permission, a row that is too large.
+
+    Attributes:
+        problem: What is wrong and what would mend it. Holds names and sizes, no content.
+    """
+
+    def __init__(
+        self, backend: str, operation: str, cause_type: str = "", attempts: int = 1, *, problem: str = ""
+    ) -> None:
+        self.problem = problem
+        super().__init__(backend, operation, cause_type, attempts)
+
+    def _what(self) -> str:
+        return self.problem or "the store refused the call"

@@ -13,9 +13,9 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_agents.config import AgentConfig, is_async_callable
-from beam_agents.errors import BeamAgentsError
-from beam_agents.runtime.activation import ERRORS, INTENTS, MAX_EVENT_MS, MIN_EVENT_MS
+from beam_agents.runtime.activation import MAX_EVENT_MS, MIN_EVENT_MS
 from beam_agents.runtime.dofn import make_dofn
+from beam_agents.runtime.elements import ERRORS, INTENTS
 from beam_agents.wire.beam_agents_pb2 import ActivationError, AgentEnvelope, ToolIntent
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = ["AgentOutputs", "RunAgent", "envelope_from_mapping", "event_time_ms",
 
 OUTPUT: Final = "output"
 KEYED_ENVELOPE: Final = tuple[bytes, AgentEnvelope]
+LONE_SURROGATE: Final = "it holds a lone surrogate (half of a pair), which is no text"
 
 
 class AgentOutputs(NamedTuple):
@@ -67,6 +68,10 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
         pipeline: str = "default",
     ) -> None:
         super().__init__()
+        if isinstance(agent, type):
+            raise TypeError(
+                f"RunAgent takes an async function; {agent.__name__} is a class: pass an object of it"
+            )
         if not callable(agent):
             raise TypeError(f"RunAgent takes an async function, not {type(agent).__name__}")
         if not is_async_callable(agent):
@@ -79,10 +84,6 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
                 raise ValueError(f"RunAgent's {argument} must be a non-empty str, not {value!r}")
         self._agent = agent
         self._config = config if config is not None else AgentConfig()
-        if self._config.longterm_memory is not None:
-            raise BeamAgentsError(
-                "AgentConfig.longterm_memory is set, and this version has no store backends"
-            )
         self._name = str(name or getattr(agent, "__name__", type(agent).__name__))
         self._pipeline = pipeline
         self._probe: Probe | None = None
@@ -161,11 +162,12 @@ class keyed_envelopes(  # noqa: N801 - reads as the verb that it is, as Beam's o
 
     Args:
         key: The field that holds the entity's key: str (as UTF-8), bytes or int.
-        time: The field that holds the event's time: an int of epoch milliseconds, a datetime, or ISO 8601
-            text (without a zone, UTC). None, and a field that is absent or None: an event without a time.
+        time: The field that holds the event's time: epoch milliseconds as an int or a whole float, a
+            datetime, or ISO 8601 text (without a zone, UTC). None, and a field that is absent or None: an
+            event without a time.
         payload: The field that becomes ``ctx.event``: bytes, or str (as UTF-8). None: the whole dict, as
-            JSON with sorted keys.
-        event_id: The field that holds the event's id; None for none.
+            JSON with sorted keys. NaN and infinite numbers, which JSON does not have, are refused.
+        event_id: The field that holds the event's id, str or int; None for none.
         traceparent: The field that holds the W3C traceparent; None for none.
 
     An element that lacks its key, or whose fields are of other types, fails the pipeline with an error that
@@ -240,9 +242,9 @@ def envelope_from_mapping(
             raise TypeError(f"field {time!r}: {error}") from None
     envelope.event = _payload_bytes(element, payload)
     if event_id is not None and element.get(event_id) is not None:
-        envelope.event_id = str(element[event_id])
+        envelope.event_id = _event_id(event_id, element[event_id])
     if traceparent is not None and element.get(traceparent) is not None:
-        envelope.traceparent = str(element[traceparent])
+        envelope.traceparent = _utf8(traceparent, str(element[traceparent])).decode()
     return envelope
 
 
@@ -250,7 +252,8 @@ def event_time_ms(value: object) -> int:
     """Return an event's time in milliseconds since the Unix epoch.
 
     Args:
-        value: An int of epoch milliseconds, a datetime, or ISO 8601 text; without a zone it is UTC.
+        value: Epoch milliseconds as an int or a whole float, a datetime, or ISO 8601 text; without a zone
+            it is UTC.
 
     Raises:
         ValueError: Text that is not ISO 8601, or a time before 1970 or after the year 9999.
@@ -265,9 +268,12 @@ def event_time_ms(value: object) -> int:
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         delta = aware - _EPOCH
         value = (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(
-            f"a time is an int of epoch milliseconds, a datetime or ISO 8601 text, not {type(value).__name__}"
+            "a time is a whole number of epoch milliseconds, a datetime or ISO 8601 text, "
+            f"not {type(value).__name__}"
         )
     if not MIN_EVENT_MS <= value <= MAX_EVENT_MS:
         raise ValueError("a time must be from 1970 to 9999, in milliseconds since the Unix epoch")
@@ -280,26 +286,68 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def _key_bytes(field: str, value: object) -> bytes:
     if isinstance(value, bool) or not isinstance(value, str | bytes | int | None):
         raise TypeError(f"field {field!r}: a key must be str, bytes or int, not {type(value).__name__}")
-    key = value if isinstance(value, bytes) else b"" if value is None else str(value).encode()
+    key = value if isinstance(value, bytes) else b"" if value is None else _utf8(field, str(value))
     if not key:
         raise ValueError(f"field {field!r}: the key is missing or empty")
     return key
 
 
+def _event_id(field: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError(f"field {field!r}: an event id must be str or int, not {type(value).__name__}")
+    return _utf8(field, str(value)).decode()
+
+
 def _payload_bytes(element: Mapping[str, object], field: str | None) -> bytes:
     if field is None:
+        row = dict(element)
         try:
-            return json.dumps(dict(element), sort_keys=True, ensure_ascii=False, default=_as_json).encode()
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"the dict does not go into JSON ({type(error).__name__}): name a payload field"
-            ) from None
+            return _json_bytes(row)
+        except (TypeError, ValueError, RecursionError) as error:
+            problem = error
+        raise _json_problem(row, problem)
     value = element.get(field)
     if isinstance(value, str):
-        return value.encode()
+        return _utf8(field, value)
     if not isinstance(value, bytes):
         raise TypeError(f"field {field!r}: a payload must be bytes or str, not {type(value).__name__}")
     return value
+
+
+def _utf8(field: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"field {field!r}: {LONE_SURROGATE}") from None
+
+
+def _json_bytes(value: object, *, allow_nan: bool = False) -> bytes:
+    return json.dumps(
+        value, sort_keys=True, ensure_ascii=False, allow_nan=allow_nan, default=_as_json
+    ).encode()
+
+
+def _json_problem(row: dict[str, object], problem: Exception) -> Exception:
+    """Return what is to be raised for a row that does not go into JSON: it names the first field at fault."""
+    for field, value in row.items():
+        try:
+            _json_bytes({field: value})
+        except UnicodeEncodeError:
+            return ValueError(f"field {field!r}: {LONE_SURROGATE}")
+        except (TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, ValueError) and _holds_nan(value):
+                return ValueError(f"field {field!r}: NaN and infinite numbers are not in JSON")
+            return TypeError(f"field {field!r} does not go into JSON ({type(error).__name__})")
+    return TypeError(f"the dict does not go into JSON ({type(problem).__name__}): name a payload field")
+
+
+def _holds_nan(value: object) -> bool:
+    """Tell whether a value that does not go into JSON would, were there NaN in it."""
+    try:
+        _json_bytes(value, allow_nan=True)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _as_json(value: object) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
-import shutil
-import sys
-import tempfile
+import stat
 import traceback
-from contextlib import contextmanager
+from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,29 +15,47 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.direct.direct_runner import SwitchingDirectRunner
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.runner import create_runner
 from rich.console import Console
 
 from beam_agents.cli.durations import parse_duration_ms
+from beam_agents.cli.failures import class_and_place, hide_exception_texts, is_full_disk
+from beam_agents.cli.inputs import STANDARD_INPUT, SpoolError, check_events, opened
+from beam_agents.cli.interrupts import exit_code, interruptible
 from beam_agents.cli.job import Job, JobFailed, run_job
 from beam_agents.cli.lines import MALFORMED_LINE
 from beam_agents.cli.progress import progress_on
 from beam_agents.cli.report import result_table
-from beam_agents.cli.rows import Fields, Input, InputError, RowFormat, check_fields
+from beam_agents.cli.rows import Fields, InputError, RowFormat, check_fields
+from beam_agents.cli.staging import OutputError, StagedFile, is_streamed
+from beam_agents.cli.store import store_app
 from beam_agents.cli.targets import TargetError, load_target
 from beam_agents.config import AgentConfig, is_async_callable
 from beam_agents.memory.compaction import DropOldestCompactor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from beam_agents.cli.job import JobResult
     from beam_agents.runtime.activation import AgentFunction
 
 __all__ = ["app", "configure_logging", "main", "report_failure"]
 
-STANDARD_INPUT: Final = "-"
-_INTERRUPTED: Final = 130
+_log = logging.getLogger(__name__)
+
+_OPTION_OF: Final = {
+    "ttl_ms": "--ttl",
+    "suspension_timeout_ms": "--suspension-timeout",
+    "max_future_skew_ms": "--max-future-skew",
+    "activation_timeout_s": "--activation-timeout",
+    "max_tokens_per_activation": "--max-tokens",
+    "compactor": "--compactor",
+    "provider_factory": "--provider",
+    "telemetry": "--telemetry",
+}
+"""Which option sets which field of AgentConfig."""
 
 app = typer.Typer(
     name="beam-agents",
@@ -49,6 +66,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(store_app, name="store")
 
 
 def main() -> None:
@@ -87,7 +107,7 @@ def run(
         list[str],
         typer.Option(
             metavar="FILE",
-            help="A file of events, one a row; - for standard input. Repeat it for several files.",
+            help="A file or pipe of events, one a row; - for standard input. Repeat it for several.",
         ),
     ],
     key: Annotated[str, typer.Option(metavar="FIELD", help="The field with the entity's key.")],
@@ -126,7 +146,7 @@ def run(
         ),
     ] = None,
     event_id: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="The field with the event's id.")
+        str | None, typer.Option(metavar="FIELD", help="The field with the event's id.  [default: FILE:LINE]")
     ] = None,
     config: Annotated[
         str | None,
@@ -144,7 +164,10 @@ def run(
         str | None, typer.Option(metavar="DURATION", help="How long one activation may take.")
     ] = None,
     suspension_timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How long a suspension may wait.")
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="How long a suspension may wait. Needs --runner=BundleBasedDirectRunner."
+        ),
     ] = None,
     max_future_skew: Annotated[
         str | None,
@@ -192,9 +215,11 @@ def run(
     processed in the order of the files. What is no event is reported with file and line, goes to the errors
     file, and the run goes on.
 
-    Output files are written complete or not at all. Options for Beam itself follow a --.
+    Output files are written complete, and all of them, or not at all. Symbolic links are followed; devices
+    and pipes are written to as they are. Options for Beam itself follow a --.
 
-    Exit codes: 0 done; 1 the pipeline failed, or there were errors and --strict was given; 2 wrong arguments.
+    Exit codes: 0 done; 1 the run failed, or there were errors and --strict was given; 2 wrong arguments;
+    130 and 143 ended by SIGINT and SIGTERM.
     """
     said = Console(stderr=True)
     configure_logging(verbose=verbose)
@@ -215,31 +240,37 @@ def run(
     errors_path = errors if errors is not None else Path(f"{out}.errors.jsonl")
     paths = {"--out": out, "--errors": errors_path} | ({"--intents": intents} if intents is not None else {})
     _check_events(events)
-    _check_outputs(paths, events)
-    _check_runner(runner, ctx.args)
-    with _opened(events) as inputs:
-        job = Job(
-            agent=function,
-            config=_configured(config, overrides),
-            inputs=inputs,
-            row_format=row_format if row_format is not None else _format_of(events),
-            fields=Fields(key, time, payload, event_id),
-            out=out,
-            errors=errors_path,
-            intents=intents,
-            runner=runner,
-            options=tuple(ctx.args),
-        )
-        _check_inputs(job)
-        total_bytes = sum(Path(source.path).stat().st_size for source in inputs)
-        try:
+    _check_outputs(paths, events, errors)
+    configured = _configured(config, overrides)
+    _check_runner(runner, ctx.args, configured)
+    result: JobResult | None = None
+    try:
+        with interruptible(), opened(events) as inputs:
+            job = Job(
+                agent=function,
+                config=configured,
+                inputs=inputs,
+                row_format=row_format if row_format is not None else _format_of(events),
+                fields=Fields(key, time, payload, event_id),
+                out=out,
+                errors=errors_path,
+                intents=intents,
+                runner=runner,
+                options=tuple(ctx.args),
+            )
+            _check_inputs(job)
+            total_bytes = sum(Path(source.path).stat().st_size for source in inputs)
             result = run_job(job, progress_on(said, total_bytes))
-        except JobFailed as failure:
-            report_failure(failure, verbose=verbose)
-            raise typer.Exit(1) from failure
-        except KeyboardInterrupt:
-            typer.echo("beam-agents: interrupted; no output was written", err=True)
-            raise typer.Exit(_INTERRUPTED) from None
+    except JobFailed as failure:
+        report_failure(failure, verbose=verbose)
+        raise typer.Exit(1) from failure
+    except (OutputError, SpoolError) as error:
+        typer.echo(f"beam-agents: {error}; no output was written", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as interrupt:
+        written = "the output was written" if result is not None else "no output was written"
+        typer.echo(f"beam-agents: interrupted; {written}", err=True)
+        raise typer.Exit(exit_code(interrupt)) from None
     _report_malformed(result)
     Console().print(result_table(job, result))
     if strict and result.errors:
@@ -253,6 +284,10 @@ def configure_logging(*, verbose: bool) -> None:
     logging.getLogger("apache_beam").setLevel(logging.INFO if verbose else logging.CRITICAL)
     if verbose:
         logging.basicConfig(level=logging.INFO)
+    else:
+        # What the agent's code raises may hold an event's content: no text of it is shown unasked.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+        hide_exception_texts()
 
 
 def report_failure(failure: JobFailed, *, verbose: bool) -> None:
@@ -260,10 +295,13 @@ def report_failure(failure: JobFailed, *, verbose: bool) -> None:
     cause = failure.__cause__
     if verbose and cause is not None:
         traceback.print_exception(cause)
-    # Runners put whole tracebacks into the text of what they raise; its last line says what it was.
-    text = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    shown = f"{type(cause).__name__}: {text[-1]}" if text else type(cause).__name__
-    typer.echo(f"beam-agents: the pipeline failed; no output was written. {shown}", err=True)
+    if cause is None:
+        shown = ""
+    elif is_full_disk(cause):
+        shown = " There is no space left on the disk."
+    else:
+        shown = f" {class_and_place(cause)}"
+    typer.echo(f"beam-agents: the pipeline failed; no output was written.{shown}", err=True)
     if not verbose:
         typer.echo("beam-agents: --verbose shows the traceback", err=True)
 
@@ -323,16 +361,20 @@ def _configured(target: str | None, overrides: dict[str, object]) -> AgentConfig
         raise typer.BadParameter(
             f"{target!r} must be an AgentConfig, not {type(base).__name__}", param_hint="--config"
         )
-    try:
-        return replace(base, **overrides)  # type: ignore[arg-type]  # AgentConfig checks its fields itself
-    except (ImportError, TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+    # One by one, so that what is refused is known.
+    for field, value in overrides.items():
+        try:
+            base = replace(base, **{field: value})  # type: ignore[arg-type]  # AgentConfig checks its fields itself
+        except (ImportError, TypeError, ValueError) as error:
+            raise typer.BadParameter(str(error), param_hint=_OPTION_OF[field]) from error
+    return base
 
 
 def _load(option: str, target: str) -> object:
     try:
         return load_target(target)
     except TargetError as error:
+        _log.info("%s %r cannot be loaded", option, target, exc_info=error.__cause__)
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
@@ -347,33 +389,74 @@ def _load_agent(target: str) -> AgentFunction:
 
 
 def _check_events(events: Sequence[str]) -> None:
-    if events.count(STANDARD_INPUT) > 1:
-        raise typer.BadParameter("standard input can be read once", param_hint="--events")
-    for name in events:
-        if name == STANDARD_INPUT:
-            continue
-        if not Path(name).is_file():
-            raise typer.BadParameter(f"there is no file {name!r}", param_hint="--events")
-        if not os.access(name, os.R_OK):
-            raise typer.BadParameter(f"{name!r} may not be read", param_hint="--events")
+    try:
+        check_events(events)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--events") from error
 
 
-def _check_outputs(paths: dict[str, Path], events: Sequence[str]) -> None:
-    taken = {Path(name).resolve(): "--events" for name in events if name != STANDARD_INPUT}
+def _check_outputs(paths: dict[str, Path], events: Sequence[str], errors: Path | None) -> None:
+    taken = {os.path.realpath(name): "--events" for name in events if name != STANDARD_INPUT}
     for option, path in paths.items():
-        parent = path.absolute().parent
-        if not parent.is_dir():
-            raise typer.BadParameter(f"there is no folder {str(parent)!r}", param_hint=option)
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise typer.BadParameter(f"the folder {str(parent)!r} may not be written to", param_hint=option)
-        if path.is_dir():
-            raise typer.BadParameter(f"{str(path)!r} is a folder", param_hint=option)
-        other = taken.setdefault(path.resolve(), option)
+        try:
+            if path.is_dir():
+                raise typer.BadParameter(f"{str(path)!r} is a folder", param_hint=option)
+            streamed = is_streamed(path)
+        except OSError as error:
+            raise typer.BadParameter(
+                f"{str(path)!r} cannot be written: {os.strerror(error.errno or 0)}", param_hint=option
+            ) from error
+        if streamed:
+            if option == "--out" and errors is None:
+                raise typer.BadParameter(
+                    f"give it as well: {str(path)!r} is no file that another can be beside",
+                    param_hint="--errors",
+                )
+            if not os.access(path, os.W_OK):
+                raise typer.BadParameter(f"{str(path)!r} may not be written to", param_hint=option)
+            if stat.S_ISCHR(path.stat().st_mode):
+                continue  # any number of outputs may go to /dev/null
+        else:
+            _check_folder(Path(os.path.realpath(path)).parent, option)
+            _try_output(path, option)
+        other = taken.setdefault(os.path.realpath(path), option)
         if other != option:
             raise typer.BadParameter(f"{str(path)!r} is the file of {other}, too", param_hint=option)
 
 
-def _check_runner(runner: str, options: Sequence[str]) -> None:
+def _check_folder(parent: Path, option: str) -> None:
+    if not parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(parent)!r}", param_hint=option)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise typer.BadParameter(f"the folder {str(parent)!r} may not be written to", param_hint=option)
+
+
+def _try_output(path: Path, option: str) -> None:
+    try:
+        with StagedFile(path):
+            pass
+    except OutputError as error:
+        # A full disk is no wrong argument: the run says so.
+        if not error.is_full:
+            raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _beam_options(options: Sequence[str]) -> PipelineOptions:
+    """Parse Beam's options; what its parser prints is put in one line."""
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            flags = PipelineOptions(list(options))
+            flags.get_all_options()
+    except SystemExit as error:
+        lines = printed.getvalue().strip().splitlines() or ["they cannot be parsed"]
+        raise typer.BadParameter(
+            lines[-1].partition("error: ")[2] or lines[-1], param_hint="BEAM_OPTIONS"
+        ) from error
+    return flags
+
+
+def _check_runner(runner: str, options: Sequence[str], config: AgentConfig) -> None:
     if options and not options[0].startswith("-"):
         raise typer.BadParameter(
             f"{options[0]!r} belongs to no option; give --events once for each file, "
@@ -381,17 +464,23 @@ def _check_runner(runner: str, options: Sequence[str]) -> None:
         )
     if any(option.split("=")[0] == "--runner" for option in options):
         raise typer.BadParameter("give it before the --", param_hint="--runner")
-    flags = PipelineOptions(list(options))
+    flags = _beam_options(options)
     known, given = flags.get_all_options(), flags.get_all_options(retain_unknown_options=True)
     unknown = sorted(given.keys() - known.keys())
     if unknown:
         typer.echo(f"beam-agents: Beam's Python SDK does not know {', '.join(unknown)}", err=True)
     try:
-        create_runner(runner)
+        made = create_runner(runner)
     except (ImportError, AttributeError, ValueError) as error:
         raise typer.BadParameter(
             f"{runner!r} cannot be had from Beam: {str(error).splitlines()[0]}", param_hint="--runner"
         ) from error
+    if config.suspension_timeout_ms is not None and isinstance(made, FnApiRunner | SwitchingDirectRunner):
+        raise typer.BadParameter(
+            f"{runner} fires timers of processing time at once, so that every suspension would time out: "
+            "give --runner=BundleBasedDirectRunner",
+            param_hint="--suspension-timeout",
+        )
 
 
 def _format_of(events: Sequence[str]) -> RowFormat:
@@ -407,19 +496,3 @@ def _check_inputs(job: Job) -> None:
             check_fields(source, job.row_format, job.fields)
         except (InputError, OSError) as error:
             raise typer.BadParameter(str(error), param_hint="--events") from error
-
-
-@contextmanager
-def _opened(events: Sequence[str]) -> Iterator[tuple[Input, ...]]:
-    """Give the inputs as files: standard input is copied to one, as the pipeline may read it elsewhere."""
-    with tempfile.TemporaryDirectory(prefix="beam-agents-") as folder:
-        inputs = []
-        for name in events:
-            if name == STANDARD_INPUT:
-                copy = Path(folder) / "standard-input"
-                with copy.open("wb") as file:
-                    shutil.copyfileobj(sys.stdin.buffer, file)
-                inputs.append(Input(str(copy), "standard input"))
-            else:
-                inputs.append(Input(str(Path(name).absolute()), name))
-        yield tuple(inputs)

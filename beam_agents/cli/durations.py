@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Final
 
-__all__ = ["parse_duration_ms"]
+__all__ = ["parse_duration_ms", "shown_duration"]
 
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
@@ -23,3 +24,14 @@ def parse_duration_ms(text: str) -> int:
             f"{text!r} is no duration: write a whole number and its unit, such as 90s, 15m, 6h or 2d"
         )
     return int(match[1]) * _UNIT_MS[match[2]]
+
+
+def shown_duration(duration_ms: int) -> str:
+    """Return milliseconds for people, in the two largest units: ``2d 3h``, ``15m 0s``, ``4s``, ``-5m 1s``."""
+    sign, left = ("-", -duration_ms) if duration_ms < 0 else ("", duration_ms)
+    units = ("d", "h", "m", "s")
+    for unit, smaller in itertools.pairwise(units):
+        count, rest = divmod(left, _UNIT_MS[unit])
+        if count:
+            return f"{sign}{count}{unit} {rest // _UNIT_MS[smaller]}{smaller}"
+    return f"{sign}{left // _UNIT_MS['s']}s"

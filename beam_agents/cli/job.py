@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 import time
 import uuid
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,9 +17,17 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.runner import PipelineState
 
-from beam_agents.cli.lines import MALFORMED_LINE, error_line, intent_line, malformed_line, output_line
+from beam_agents.cli.interrupts import interruptible, uninterrupted
+from beam_agents.cli.lines import (
+    MALFORMED_LINE,
+    error_line,
+    intent_line,
+    located_error_line,
+    malformed_line,
+    output_line,
+)
 from beam_agents.cli.rows import LineReader, Malformed, read_rows
-from beam_agents.cli.staging import StagedFile
+from beam_agents.cli.staging import StagedFile, publish
 from beam_agents.cli.tally import TallyPlugin, forget_tally, tally_of
 from beam_agents.transform import RunAgent
 from beam_agents.wire.beam_agents_pb2 import AgentEnvelope
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
-    from types import FrameType
 
     from apache_beam.pvalue import PCollection
 
@@ -115,22 +120,34 @@ def run_job(job: Job, watch: Callable[[Tally], AbstractContextManager[None]]) ->
     Raises:
         JobFailed: The pipeline failed. Files of the same names from earlier are as they were.
         KeyboardInterrupt: It was interrupted. Files are as they were, too.
-        OSError: The output files cannot be written.
+        OutputError: An output file cannot be written. Files are as they were.
     """
     run_id = uuid.uuid4().hex
     tally = tally_of(run_id)
     started = time.perf_counter()
+    summary = _ErrorsSummary()
+    output_lines = intent_lines = 0
+    published = False
     try:
         with ExitStack() as staged:
             out, errors, intents = (
                 staged.enter_context(StagedFile(path)) for path in (job.out, job.errors, job.intents)
             )
-            with _noticed_interrupts(), watch(tally):
-                _run_pipeline(job, run_id, out, errors, intents)
-            summary = _ErrorsSummary()
-            intent_lines = intents.commit()
-            errors.commit(summary.add)
-            output_lines = out.commit()
+            with interruptible() as was_interrupted, watch(tally):
+                _run_pipeline(job, run_id, (out, errors, intents), was_interrupted)
+            intent_lines = intents.assemble()
+            errors.assemble(summary.add)
+            output_lines = out.assemble()
+            # First what may fail or wait: nothing is replaced by then.
+            for file in (intents, errors, out):
+                file.stream()
+            with uninterrupted():
+                publish((intents, errors, out))
+                published = True
+    except KeyboardInterrupt:
+        # Once the files are in their places the run is done; whoever handles signals knows that one came.
+        if not published:
+            raise
     finally:
         forget_tally(run_id)
     return JobResult(
@@ -157,41 +174,24 @@ class _ErrorsSummary:
             self.first_malformed.append(f"{error['file']}:{error['line']}: {error['detail']}")
 
 
-def _run_pipeline(job: Job, run_id: str, out: StagedFile, errors: StagedFile, intents: StagedFile) -> None:
+def _run_pipeline(
+    job: Job,
+    run_id: str,
+    files: tuple[StagedFile, StagedFile, StagedFile],
+    was_interrupted: Callable[[], bool],
+) -> None:
     options = PipelineOptions([f"--runner={job.runner}", *job.options])
     try:
         pipeline = beam.Pipeline(options=options)
-        _build(pipeline, job, run_id, out, errors, intents)
+        _build(pipeline, job, run_id, *files)
         state = pipeline.run().wait_until_finish()
-    except Exception as error:
+    except BaseException as error:
+        # An agent may raise anything, KeyboardInterrupt and SystemExit too.
+        if isinstance(error, KeyboardInterrupt) and was_interrupted():
+            raise
         raise JobFailed from error
     if state != PipelineState.DONE:
         raise JobFailed from RuntimeError(f"the pipeline ended as {state}")
-
-
-@contextmanager
-def _noticed_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end where one came in between, whatever became of it.
-
-    One that hits an element is made an error of the pipeline by Beam, and one that hits an agent ends that
-    activation alone.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals go to the main thread alone
-        return
-    came = threading.Event()
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        came.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came.is_set():
-            raise KeyboardInterrupt
 
 
 def _build(
@@ -213,7 +213,9 @@ def _build(
     rows[_EVENTS].element_type = tuple[bytes, AgentEnvelope]
     rows[_MALFORMED].element_type = bytes
     results = rows[_EVENTS] | "RunAgent" >> RunAgent(job.agent, config=config)
-    failed = _map("ErrorLines", error_line, results.errors)
+    # Without ids of their own, events have their places as ids: see rows.
+    make_error_line = error_line if job.fields.event_id is not None else located_error_line
+    failed = _map("ErrorLines", make_error_line, results.errors)
     all_errors = (rows[_MALFORMED], failed) | "AllErrors" >> beam.Flatten()
     _write("Out", _map("OutputLines", output_line, results.output), out)
     _write("Errors", all_errors, errors)

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from beam_agents.cli.rows import Malformed
+    from beam_agents.memory.stores.contract import StoreRow
     from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 
-__all__ = ["MALFORMED_LINE", "error_line", "intent_line", "malformed_line", "output_line"]
+__all__ = [
+    "MALFORMED_LINE",
+    "error_line",
+    "intent_line",
+    "located_error_line",
+    "malformed_line",
+    "output_line",
+    "row_line",
+]
 
 MALFORMED_LINE: Final = "malformed_line"
 """The ``reason`` of input lines that are no events; beside those of ``beam_agents.signals.types.Reason``."""
@@ -30,16 +39,26 @@ def output_line(output: bytes) -> bytes:
 
 def error_line(error: ActivationError) -> bytes:
     """Return the line of one element that could not be done."""
-    return _dump(
-        {
-            **_as_text("entity_key", error.entity_key),
-            "reason": error.reason,
-            "detail": error.detail,
-            "event_time_ms": error.event_time_ms if error.HasField("event_time_ms") else None,
-            "event_id": error.event_id,
-            "seq": error.seq,
-        }
-    )
+    return _dump(_error(error))
+
+
+def located_error_line(error: ActivationError) -> bytes:
+    """Return the line of one element that could not be done, whose event id is its place, ``FILE:LINE``."""
+    file, _, line = error.event_id.rpartition(":")
+    # What comes of a timer (a suspension that timed out, say) is no row's own.
+    place = {"file": file, "line": int(line)} if line.isdecimal() else {}
+    return _dump(_error(error) | place)
+
+
+def _error(error: ActivationError) -> dict[str, object]:
+    return {
+        **_as_text("entity_key", error.entity_key),
+        "reason": error.reason,
+        "detail": error.detail,
+        "event_time_ms": error.event_time_ms if error.HasField("event_time_ms") else None,
+        "event_id": error.event_id,
+        "seq": error.seq,
+    }
 
 
 def malformed_line(malformed: Malformed) -> bytes:
@@ -66,6 +85,19 @@ def intent_line(intent: ToolIntent) -> bytes:
             "seq": intent.seq,
             "event_time_ms": intent.event_time_ms,
             "traceparent": intent.traceparent,
+        }
+    )
+
+
+def row_line(row: StoreRow) -> bytes:
+    """Return the line of a long-term row: all but its value."""
+    return _dump(
+        {
+            **_as_text("entity_key", row.entity_key),
+            "key": row.key,
+            "bytes": len(row.rec),
+            "seq": row.seq,
+            "updated_at_ms": row.updated_at_ms,
         }
     )
 

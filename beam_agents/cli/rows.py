@@ -7,9 +7,9 @@ import json
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Final, NoReturn, Self, TypeAlias
 
-from beam_agents.transform import envelope_from_mapping, event_time_ms
+from beam_agents.transform import LONE_SURROGATE, envelope_from_mapping, event_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,12 @@ MAX_LINE_BYTES: Final = 16_777_216
 """Longer lines are malformed: reading stays bounded whatever the file holds."""
 SAMPLE_ROWS: Final = 1_000
 """How many rows of a JSONL file are looked at for its fields before the run starts."""
+_CSV_FIELD_LIMIT: Final = "field larger than field limit"
+"""How the csv module's message about an over-long field begins; it has no class of its own."""
+_MARK_AND_END_BYTES: Final = 5
+"""A byte order mark and CRLF: what a line may have besides its own bytes."""
+_MIN_TIME_DIGITS: Final = 11
+"""Text of fewer digits may be a date (20240501), seconds, or anything: it is not guessed at."""
 _MAX_TIME_DIGITS: Final = 18
 
 Row: TypeAlias = "dict[str, object]"
@@ -62,9 +68,9 @@ class Fields:
 
     Attributes:
         key: The entity's key: text or an integer.
-        time: The event's time: ISO 8601, or epoch milliseconds as a number or as digits.
+        time: The event's time: ISO 8601, or epoch milliseconds as a whole number or as 11 digits or more.
         payload: What becomes the event: text as it is, anything else as JSON. None: the whole row, as JSON.
-        event_id: The event's id; None for none.
+        event_id: The event's id, text or an integer. None: the row's place, as ``FILE:LINE``.
     """
 
     key: str
@@ -72,9 +78,10 @@ class Fields:
     payload: str | None = None
     event_id: str | None = None
 
-    def required(self) -> tuple[str, ...]:
-        """Return the fields without which a row is malformed."""
-        return tuple(field for field in (self.key, self.time, self.payload) if field is not None)
+    def required(self) -> dict[str, str]:
+        """Return the fields without which a row is malformed, by the options that name them."""
+        options = {"--key": self.key, "--time": self.time, "--payload": self.payload}
+        return {option: field for option, field in options.items() if field is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +108,37 @@ class _RowError(ValueError):
 
 
 class LineReader:
-    """Lines of a binary file, as bytes without their ends, never longer than ``MAX_LINE_BYTES``.
+    """Lines of a binary file, as bytes with their ends, cut off a little after ``MAX_LINE_BYTES``.
 
     Attributes:
         number: Lines read so far: the number of the last one, from 1.
         bytes_read: Bytes read so far.
-        overlong: Whether the last line was cut off at the limit.
+        quotes: Quotation marks read so far, those that were cut off included.
+        overlong: Whether the last line was longer than the limit, its end not counted.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.number = 0
         self.bytes_read = 0
+        self.quotes = 0
         self.overlong = False
 
     def __iter__(self) -> Iterator[bytes]:
-        while line := self._file.readline(MAX_LINE_BYTES + 1):
-            self.bytes_read += len(line)
+        while line := self._file.readline(MAX_LINE_BYTES + _MARK_AND_END_BYTES):
+            self._count(line)
             self.number += 1
-            self.overlong = len(line) > MAX_LINE_BYTES
             rest = line
             while not rest.endswith(b"\n") and (rest := self._file.readline(MAX_LINE_BYTES)):
-                self.bytes_read += len(rest)
+                self._count(rest)
             if self.number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            yield line.rstrip(b"\r\n")
+            self.overlong = len(line.removesuffix(b"\n").removesuffix(b"\r")) > MAX_LINE_BYTES
+            yield line
+
+    def _count(self, part: bytes) -> None:
+        self.bytes_read += len(part)
+        self.quotes += part.count(b'"')
 
 
 def read_rows(
@@ -141,7 +154,7 @@ def read_rows(
             yield row
             continue
         try:
-            yield _envelope(row, fields)
+            yield _envelope(row, fields, f"{label}:{number}")
         except _RowError as error:
             yield Malformed(label, number, str(error))
 
@@ -156,25 +169,26 @@ def check_fields(source: Input, row_format: RowFormat, fields: Fields) -> None:
     with open(source.path, "rb") as file:  # noqa: PTH123 - the paths are plain text here and in the pipeline
         lines = LineReader(file)
         if row_format is RowFormat.CSV:
-            columns = _read_header(_decoded(lines), source.label)
-            wanted = (*fields.required(), fields.event_id) if columns else ()
-            for field in wanted:
-                if field is not None and field not in columns:
+            columns = _read_header(_csv_reader(lines), source.label)
+            wanted = fields.required() | ({"--event-id": fields.event_id} if fields.event_id else {})
+            for option, field in wanted.items():
+                if columns and field not in columns:
+                    # What the header holds is not told: where there is none it is the first row's content.
                     raise InputError(
-                        f"{source.label} has no column {field!r}; its columns: {', '.join(columns)}"
+                        f"{source.label}: its header, of {len(columns)} columns, lacks {field!r} ({option})"
                     )
             return
         seen: dict[str, None] = {}
         for number, row in _read_mappings(lines, source.label, row_format):
             if not isinstance(row, Malformed):
                 seen.update(dict.fromkeys(row))
-            if number >= SAMPLE_ROWS or seen.keys() >= set(fields.required()):
+            if number >= SAMPLE_ROWS or seen.keys() >= set(fields.required().values()):
                 break
-        for field in fields.required():
+        for option, field in fields.required().items():
             if seen and field not in seen:
                 raise InputError(
-                    f"{source.label}: none of the first rows has the field {field!r}; their fields: "
-                    f"{', '.join(list(seen)[:20])}"
+                    f"{source.label}: none of the first rows has the field {field!r} ({option}); "
+                    f"their fields: {', '.join(map(_shown, list(seen)[:20]))}"
                 )
 
 
@@ -193,54 +207,113 @@ def _read_jsonl(lines: LineReader, label: str) -> Iterator[tuple[int, Row | Malf
         try:
             if lines.overlong:
                 raise _RowError(f"longer than {MAX_LINE_BYTES} bytes")  # noqa: TRY301 - one handler for all that is wrong
-            yield lines.number, _parse_object(line)
+            yield lines.number, _parse_object(line.rstrip(b"\r\n"))
         except _RowError as error:
             yield lines.number, Malformed(label, lines.number, str(error))
 
 
 def _read_csv(lines: LineReader, label: str) -> Iterator[tuple[int, Row | Malformed]]:
-    reader = _decoded(lines)
+    source = iter(lines)
+    reader = _csv_reader(lines, source)
     columns = _read_header(reader, label)
     while True:
-        first = lines.number + 1
+        first, quotes = lines.number + 1, lines.quotes
         try:
             values = next(reader)
-            if lines.overlong:
-                raise _RowError(f"longer than {MAX_LINE_BYTES} bytes")  # noqa: TRY301 - one handler for all that is wrong
-            if not values:
-                continue
-            if len(values) != len(columns):
-                raise _RowError(f"{len(values)} fields, and the header has {len(columns)}")  # noqa: TRY301 - as above
-            if not all(map(_is_text, values)):
-                raise _RowError("not UTF-8")  # noqa: TRY301 - as above
+            row = _csv_row(values, columns) if values else None
         except StopIteration:
             return
-        except (_RowError, csv.Error) as error:
-            detail = str(error) if isinstance(error, _RowError) else f"not CSV: {error}"
-            if lines.number > first:
-                detail += f" (the row reaches to line {lines.number}: is a quote left open?)"
+        except _OverlongLine as error:
+            detail = str(error) + _skip_quoted(lines, source, first, quotes)
             yield first, Malformed(label, first, detail)
+        except csv.Error as error:
+            detail = f"not CSV: {error}"
+            if str(error).startswith(_CSV_FIELD_LIMIT):
+                detail += _skip_quoted(lines, source, first, quotes)
+            elif lines.number > first:
+                detail += f" ({_reach(lines)}: is a quote left open?)"
+            yield first, Malformed(label, first, detail)
+        except _RowError as error:
+            reach = f" ({_reach(lines)}: is a quote left open?)" if lines.number > first else ""
+            yield first, Malformed(label, first, f"{error}{reach}")
         else:
-            yield first, dict(zip(columns, values, strict=True))
+            if row is not None:
+                yield first, row
 
 
-def _decoded(lines: LineReader) -> Iterator[list[str]]:
-    # Bytes that are no UTF-8 come through as lone surrogates, so that only their own row is malformed.
-    return csv.reader((line.decode("utf-8", "surrogateescape") + "\n" for line in lines), strict=True)
+def _csv_row(values: list[str], columns: list[str]) -> Row:
+    if len(values) != len(columns):
+        raise _RowError(f"{len(values)} fields, and the header has {len(columns)}")
+    if not all(map(_is_text, values)):
+        raise _RowError("not UTF-8")
+    return dict(zip(columns, values, strict=True))
+
+
+def _skip_quoted(lines: LineReader, source: Iterator[bytes], first: int, quotes: int) -> str:
+    """Read on to the line where the quote that a cut-off row left open is closed; return what to say of it.
+
+    The csv module forgets an over-long field's quote, and would take the rest of the field for rows.
+    """
+    until_bytes = lines.bytes_read + MAX_LINE_BYTES
+    while (lines.quotes - quotes) % 2 and lines.bytes_read < until_bytes:
+        if next(source, None) is None:
+            break
+    return f" ({_reach(lines)}; all of it is lost)" if lines.number > first else ""
+
+
+def _reach(lines: LineReader) -> str:
+    return f"the row reaches to line {lines.number}"
+
+
+class _OverlongLine(_RowError):
+    """A line is longer than ``MAX_LINE_BYTES``."""
+
+
+class _CsvLines:
+    """Lines as text, for the csv module.
+
+    No generator: the csv module lets the exception through, and reading goes on after it.
+    """
+
+    def __init__(self, lines: LineReader, source: Iterator[bytes]) -> None:
+        self._lines = lines
+        self._source = source
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._source)
+        if self._lines.overlong:
+            raise _OverlongLine(f"longer than {MAX_LINE_BYTES} bytes")
+        # Bytes that are no UTF-8 come through as lone surrogates, so that only their own row is malformed.
+        return line.decode("utf-8", "surrogateescape")
+
+
+def _csv_reader(lines: LineReader, source: Iterator[bytes] | None = None) -> Iterator[list[str]]:
+    return csv.reader(_CsvLines(lines, iter(lines) if source is None else source), strict=True)
 
 
 def _read_header(reader: Iterator[list[str]], label: str) -> list[str]:
     """Return the columns' names; none for an empty file."""
     try:
         columns = next((row for row in reader if row), [])
-    except csv.Error as error:
+    except (csv.Error, _RowError) as error:
         raise InputError(f"{label}: its first line is no CSV header: {error}") from error
     if not all(map(_is_text, columns)):
         raise InputError(f"{label}: its first line is not UTF-8")
-    twice = sorted({column for column in columns if columns.count(column) > 1})
-    if twice:
-        raise InputError(f"{label}: its header has more than one column {', '.join(map(repr, twice))}")
+    for number, column in enumerate(columns):
+        if column in columns[:number]:
+            raise InputError(
+                f"{label}: columns {columns.index(column) + 1} and {number + 1} of its header "
+                "have the same name"
+            )
     return columns
+
+
+def _shown(field: str) -> str:
+    """Return a field's name as text that can be printed."""
+    return field if field.isprintable() else ascii(field)
 
 
 def _is_text(value: str) -> bool:
@@ -281,31 +354,42 @@ def _parse_object(line: bytes) -> Row:
     return value
 
 
-def _envelope(row: Row, fields: Fields) -> AgentEnvelope:
+def _envelope(row: Row, fields: Fields, place: str) -> AgentEnvelope:
     try:
-        if fields.payload is not None:
-            row = row | {fields.payload: _payload(row.get(fields.payload), fields.payload)}
-        envelope = envelope_from_mapping(
-            row, key=fields.key, payload=fields.payload, event_id=fields.event_id
-        )
-    except UnicodeEncodeError:
-        raise _RowError("a field holds half of a surrogate pair, which is no text") from None
+        if fields.payload is None:
+            envelope = envelope_from_mapping(row, key=fields.key, event_id=fields.event_id)
+        else:
+            # The payload is made apart: a field that is the key as well is held to what a key may be.
+            others = {field: row.get(field) for field in (fields.key, fields.event_id) if field is not None}
+            envelope = envelope_from_mapping(others, key=fields.key, event_id=fields.event_id)
+            envelope.event = _payload(row.get(fields.payload), fields.payload)
     except (TypeError, ValueError) as error:
         raise _RowError(str(error)) from None
+    if fields.event_id is None:
+        envelope.event_id = place
     envelope.event_time_ms = _time_ms(row.get(fields.time), fields.time)
     return envelope
 
 
-def _payload(value: object, field: str) -> str:
+def _payload(value: object, field: str) -> bytes:
     if value is None:
         raise _RowError(f"field {field!r}: the payload is missing")
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _RowError(f"field {field!r}: {LONE_SURROGATE}") from None
 
 
 def _time_ms(value: object, field: str) -> int:
     if value is None or value == "":
         raise _RowError(f"field {field!r}: the time is missing")
-    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_TIME_DIGITS:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_TIME_DIGITS:
+        if len(value) < _MIN_TIME_DIGITS:
+            raise _RowError(
+                f"field {field!r}: digits as text are epoch milliseconds from {_MIN_TIME_DIGITS} digits on; "
+                "write a date with dashes, such as 2013-01-01"
+            )
         value = int(value)
     try:
         return event_time_ms(value)

@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from beam_agents.cli.failures import class_and_place
+
 __all__ = ["TargetError", "load_target"]
 
 
@@ -50,9 +52,16 @@ def _import(module_name: str, target: str) -> object:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise TargetError(f"{target!r}: there is no module {error.name!r} here or on the path") from error
         raise TargetError(f"{target!r}: the module needs {error.name!r}, which is not installed") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        status = f" with status {error.code}" if isinstance(error.code, int) else ""
         raise TargetError(
-            f"{target!r}: importing {module_name!r} failed with {type(error).__name__}: {error}"
+            f"{target!r}: the module {module_name!r} exited{status} while it was imported"
+        ) from error
+    except BaseException as error:
+        raise TargetError(
+            f"{target!r}: importing {module_name!r} failed with {class_and_place(error)}"
         ) from error
 
 

@@ -17,7 +17,7 @@ from beam_agents.cli.lines import MALFORMED_LINE
 from beam_agents.cli.progress import progress_on
 from beam_agents.cli.report import new_table, result_table
 from beam_agents.cli.rows import Fields, Input, RowFormat
-from beam_agents.cli.staging import StagedFile
+from beam_agents.cli.staging import OutputError, StagedFile, publish
 from beam_agents.demo.data import FlightsMissing, flights_archive, write_flights
 from beam_agents.demo.flights import CONFIG, LIMIT_MINUTES, RECENT_LEGS, watch_aircraft
 
@@ -104,6 +104,9 @@ def demo(
     except FlightsMissing as missing:
         typer.echo(f"beam-agents: {missing}", err=True)
         raise typer.Exit(2) from missing
+    except OutputError as error:
+        typer.echo(f"beam-agents: {error}; no output was written", err=True)
+        raise typer.Exit(1) from error
     except JobFailed as failure:
         report_failure(failure, verbose=verbose)
         raise typer.Exit(1) from failure
@@ -151,7 +154,8 @@ def findings(statistics: Path, errors: Path, alerts: Path) -> Findings:
                     legs_in_summary=status["legs_in_summary"],
                     alerts=alerts_of[tail_number],
                 )
-        staged.commit()
+        staged.assemble()
+        publish([staged])
     with errors.open("rb") as lines:
         found.no_tail_number = sum(json.loads(line)["reason"] == MALFORMED_LINE for line in lines)
     return found

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
-from beam_agents.errors import StateUndecodable
+from beam_agents.errors import InvalidArgument, StateUndecodable
 from beam_agents.memory.compaction import EntryInfo, EntryKind
 from beam_agents.memory.layout import (
     CELL,
@@ -460,9 +460,9 @@ def _before_value(size: int) -> bytes:
 
 def _encode_key(key: str) -> bytes:
     if not key:
-        raise ValueError("a memory key must not be empty")
+        raise InvalidArgument("a memory key must not be empty")
     try:
         return key.encode()
     except UnicodeEncodeError:
         # Without the cause, whose text has the key in it.
-        raise ValueError("a memory key must be text that UTF-8 can hold (no lone surrogates)") from None
+        raise InvalidArgument("a memory key must be text that UTF-8 can hold (no lone surrogates)") from None

@@ -6,7 +6,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, overload
 
-from beam_agents.errors import ActivationClosed, LongTermDisabled, MemoryKindError, MemoryOverflow
+from beam_agents.errors import (
+    ActivationClosed,
+    InvalidArgument,
+    InvalidArgumentType,
+    LongTermDisabled,
+    MemoryKindError,
+    MemoryOverflow,
+)
 from beam_agents.memory.blob import MemoryImage
 from beam_agents.memory.compaction import Compactor, DropOldestCompactor, EntryInfo, EntryKind
 from beam_agents.memory.layout import HARD_CAP_BYTES, SOFT_CAP_BYTES, entry_bytes
@@ -14,6 +21,7 @@ from beam_agents.memory.ring import Ring
 
 if TYPE_CHECKING:
     from beam_agents.memory.blob import Entry
+    from beam_agents.memory.longterm import LongTermMemory
 
 __all__ = ["CompactionRun", "MemoryStats", "WorkingMemory"]
 
@@ -82,7 +90,7 @@ class WorkingMemory:
         *,
         compactor: Compactor | None = _DROP_OLDEST,
         soft_cap_compacts: bool = True,
-        longterm: object | None = None,
+        longterm: LongTermMemory | None = None,
     ) -> None:
         """Open working memory.
 
@@ -97,9 +105,9 @@ class WorkingMemory:
             StateVersionUnsupported: A newer version wrote ``blob``.
         """
         if blob is not None and not isinstance(blob, bytes):
-            raise TypeError(f"a memory blob must be bytes or None, not {_kind(blob)}")
+            raise InvalidArgumentType(f"a memory blob must be bytes or None, not {_kind(blob)}")
         if compactor is not None and not isinstance(compactor, Compactor):
-            raise TypeError(f"compactor must be a Compactor or None, not {_kind(compactor)}")
+            raise InvalidArgumentType(f"compactor must be a Compactor or None, not {_kind(compactor)}")
         self._image = MemoryImage(blob)
         self._compactor = compactor
         self._soft_cap_compacts = soft_cap_compacts
@@ -215,9 +223,15 @@ class WorkingMemory:
         """Return the keys that begin with ``prefix``, in the order of their UTF-8 bytes. Reads every page."""
         self._check_open()
         if not isinstance(prefix, str):
-            raise TypeError(f"prefix must be a str, not {_kind(prefix)}")
+            raise InvalidArgumentType(f"prefix must be a str, not {_kind(prefix)}")
         # Code points sort as their UTF-8 bytes do.
         return tuple(sorted(key for key in self._image.keys() if key.startswith(prefix)))  # noqa: SIM118 - no mapping
+
+    def entries(self) -> tuple[EntryInfo, ...]:
+        """Return what all entries are, the least recently used first. Reads every page; no access."""
+        self._check_open()
+        infos = self._image.describe()
+        return tuple(sorted(infos, key=lambda info: (info.accessed_tick, info.inserted_tick, info.key)))
 
     def size_of(self, key: str) -> int:
         """Return what an entry counts towards the caps, in bytes; 0 where there is none."""
@@ -228,23 +242,20 @@ class WorkingMemory:
         return self._find(key)[1] is not None
 
     def __len__(self) -> int:
-        self._check_open()
         return self._image.entries
 
     @property
     def size_bytes(self) -> int:
         """What all entries count, in bytes: what the caps are held against."""
-        self._check_open()
         return self._image.size_bytes
 
     @property
     def changed(self) -> bool:
         """Whether anything, an access included, differs from the bytes that memory was opened with."""
-        self._check_open()
         return self._image.changed
 
     @property
-    def longterm(self) -> object:
+    def longterm(self) -> LongTermMemory:
         """The long-term tier.
 
         Raises:
@@ -257,11 +268,14 @@ class WorkingMemory:
 
     def encode(self) -> bytes | None:
         """Return memory's bytes: None if it is empty, the very same object if nothing has changed."""
-        self._check_open()
         return self._image.encode()
 
     def close(self) -> None:
-        """End it: every later use raises ActivationClosed."""
+        """End it: no entry can be read or written any more, and what is there can be committed.
+
+        Every later use raises ActivationClosed, but for sizes, :attr:`changed`, :attr:`stats` and
+        :meth:`encode`.
+        """
         self._closed = True
 
     def _check_open(self) -> None:
@@ -274,7 +288,7 @@ class WorkingMemory:
             raise ActivationClosed
         if type(key) is not str:
             if not isinstance(key, str):
-                raise TypeError(f"a memory key must be a str, not {_kind(key)}")
+                raise InvalidArgumentType(f"a memory key must be a str, not {_kind(key)}")
             key = str.__str__(key)
         return key, self._image.find(key)
 
@@ -335,16 +349,13 @@ class WorkingMemory:
         compactor = self._compactor
         if compactor is None:
             return []
-        entries = sorted(
-            (info for info in self._image.describe() if info.key != key),
-            key=lambda info: (info.accessed_tick, info.inserted_tick, info.key),
-        )
+        entries = [info for info in self.entries() if info.key != key]
         by_key = {info.key: info for info in entries}
         chosen = compactor.select_evictions(entries, total_bytes=after, writing=key)
         try:
             return [by_key.pop(each) for each in chosen]
         except (KeyError, TypeError):
-            raise ValueError(
+            raise InvalidArgument(
                 f"{_kind(compactor)}.select_evictions must return keys that it was offered, each once"
             ) from None
 
@@ -369,14 +380,14 @@ def _check_bytes(name: str, value: object) -> bytes:
         return value
     if isinstance(value, bytes):
         return bytes(value)
-    raise TypeError(f"a memory {name} must be bytes, not {_kind(value)}: encode it first")
+    raise InvalidArgumentType(f"a memory {name} must be bytes, not {_kind(value)}: encode it first")
 
 
 def _check_count(name: str, value: object, lowest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {_kind(value)}")
+        raise InvalidArgumentType(f"{name} must be an int, not {_kind(value)}")
     if value < lowest:
-        raise ValueError(f"{name} must be at least {lowest}, not {value}")
+        raise InvalidArgument(f"{name} must be at least {lowest}, not {value}")
 
 
 def _kind(value: object) -> str:

@@ -94,11 +94,11 @@ class Stash:
                 _, oldest = self._entries.popitem(last=False)
                 self._size_bytes -= oldest.size_bytes
 
-    def begin_attempt(self, scope: str, entity_key: bytes, seq: int) -> int:
+    def begin_attempt(self, scope: str, entity_key: bytes, seq: int, event_hash: int = 0) -> int:
         """Return how often the activation has begun, this time included."""
         # A hash in place of the parts bounds the table's bytes, however long entities' keys are. It decides
         # nothing but a number in telemetry, and two of 50,000 activations share one less often than 1 in 10⁹.
-        key = hash((scope, entity_key, seq))
+        key = hash((scope, entity_key, seq, event_hash))
         with self._lock:
             attempts = self._attempts
             attempt = (attempts.get(key) or self._older_attempts.get(key, 0)) + 1
@@ -126,7 +126,7 @@ def process_stash() -> Stash:
     return stash
 
 
-def begin_attempt(scope: str, entity_key: bytes, seq: int) -> int:
+def begin_attempt(scope: str, entity_key: bytes, seq: int, event_hash: int = 0) -> int:
     """Count an activation's beginning in this process.
 
     The table is bounded: an activation that has not begun again for long counts from 1 again.
@@ -135,8 +135,9 @@ def begin_attempt(scope: str, entity_key: bytes, seq: int) -> int:
         scope: The run that the activation belongs to.
         entity_key: The entity's key.
         seq: The activation's seq.
+        event_hash: A hash of the event, within this process: a failed activation gives its seq back.
 
     Returns:
         1 for the first time that this process sees the activation, 2 for its first retry, …
     """
-    return process_stash().begin_attempt(scope, entity_key, seq)
+    return process_stash().begin_attempt(scope, entity_key, seq, event_hash)

@@ -14,20 +14,23 @@ The lock makes borrowing safe: ``BaseEventLoop`` touches its queues only between
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import selectors
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
-    from concurrent.futures import Future
     from contextvars import Context
 
-__all__ = ["AsyncBridge", "DeadlineExceeded", "shared_bridge"]
+__all__ = ["CANCEL_GRACE_S", "AsyncBridge", "DeadlineExceeded", "on_loop_thread", "shared_bridge"]
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 STALL_AFTER_S: Final = 1.0
 """A thread that waited longer than this for the loop reports a stall."""
@@ -72,6 +75,7 @@ class _BridgeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, lock: threading.Lock) -> None:
         self._captured: list[asyncio.Handle] | None = None
+        self.thread_id = 0
         super().__init__(_LockingSelector(lock))
 
     def call_soon(
@@ -114,14 +118,23 @@ class AsyncBridge:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._loop = _BridgeLoop(self._lock)
+        self._closing = False
         self._thread = threading.Thread(target=self._run_loop, name="beam-agents-loop", daemon=True)
         self._thread.start()
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.thread_id = threading.get_ident()
         self._lock.acquire()
         try:
-            self._loop.run_forever()
+            while not self._closing:
+                try:
+                    self._loop.run_forever()
+                except (SystemExit, KeyboardInterrupt) as error:
+                    # asyncio lets these out of a task or callback. Whoever raised them must not end the loop
+                    # that all agents of the process share; neither must a stray stop().
+                    # Without its text, which may hold content.
+                    _logger.error("%s ended a task of the event loop", type(error).__name__)  # noqa: TRY400 - as above
         finally:
             self._lock.release()
 
@@ -141,6 +154,8 @@ class AsyncBridge:
         timeout_s: float | None = None,
         *,
         on_stall: Callable[[], None] | None = None,
+        inline: bool = True,
+        on_first_step: Callable[[bool], None] | None = None,
     ) -> T:
         """Run a coroutine to its end and return what it returns.
 
@@ -150,49 +165,98 @@ class AsyncBridge:
                 coroutine that never waits cannot be cancelled: it fails when it has ended.
             on_stall: Called when this thread had to wait for the loop for over a second, because
                 something that ran on it blocked.
+            inline: Whether the first step may be taken on the calling thread. A coroutine that goes on after
+                that goes on on the loop's thread, which libraries with thread-local state do not take well.
+            on_first_step: Told, at the end of the first step, whether that was the last one.
 
         Raises:
             DeadlineExceeded: The bound passed.
             RuntimeError: Called on the event loop itself, which would wait for itself.
             BaseException: Whatever the coroutine raises.
         """
-        outer = asyncio._get_running_loop()  # noqa: SLF001 - the documented pair for those who implement loops
-        if outer is self._loop:
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - None where there is no loop at all
             coroutine.close()
             raise RuntimeError(
                 "AsyncBridge.run was called on the event loop that it would wait for: await it"
             )
+        begin = self._begin_here if inline else self._begin_on_loop
+        task, started_s = begin(coroutine, on_stall or _nothing, on_first_step or _ignored)
+        if not task.done():
+            return self._wait(task, None if timeout_s is None else started_s + timeout_s)
+        if timeout_s is not None and time.monotonic() - started_s > timeout_s:
+            _retrieve(task)
+            raise DeadlineExceeded("it blocked its thread, so that it could not be cancelled")
+        return task.result()
+
+    def _begin_here(
+        self,
+        coroutine: Coroutine[object, object, T],
+        on_stall: Callable[[], None],
+        on_first_step: Callable[[bool], None],
+    ) -> tuple[asyncio.Task[T], float]:
+        """Take the first step on this thread; return the task and when that began."""
         if not self._lock.acquire(timeout=STALL_AFTER_S):
-            if on_stall is not None:
-                on_stall()
+            on_stall()
             self._lock.acquire()
         started_s = time.monotonic()
+        outer = asyncio._get_running_loop()  # noqa: SLF001 - the documented pair for those who implement loops
         asyncio._set_running_loop(self._loop)  # noqa: SLF001 - as above
         try:
             task = self._loop.first_step(coroutine)
+            on_first_step(task.done())
         finally:
             asyncio._set_running_loop(outer)  # noqa: SLF001 - as above
             self._lock.release()
-        if task.done():
-            # What the step scheduled (tasks that the coroutine started, callbacks) is the loop's to run.
-            if self._loop.has_work:
-                self._loop.call_soon_threadsafe(_nothing)
-            if timeout_s is not None and time.monotonic() - started_s > timeout_s:
-                _retrieve(task)
-                raise DeadlineExceeded("it blocked its thread, so that it could not be cancelled")
-            return task.result()
-        return self._wait(task, None if timeout_s is None else started_s + timeout_s)
+        # What the step scheduled (tasks that the coroutine started, callbacks) is the loop's to run.
+        if task.done() and self._loop.has_work:
+            self._loop.call_soon_threadsafe(_nothing)
+        return task, started_s
+
+    def _begin_on_loop(
+        self,
+        coroutine: Coroutine[object, object, T],
+        on_stall: Callable[[], None],
+        on_first_step: Callable[[bool], None],
+    ) -> tuple[asyncio.Task[T], float]:
+        """Take the first step on the loop's thread; return the task and when that began."""
+        begun: Future[tuple[asyncio.Task[T], float]] = Future()
+
+        def begin() -> None:
+            started_s = time.monotonic()
+            try:
+                task = self._loop.first_step(coroutine)
+                on_first_step(task.done())
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the waiting thread raises it
+                begun.set_exception(error)
+            else:
+                begun.set_result((task, started_s))
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            return begun.result(STALL_AFTER_S)
+        except TimeoutError:
+            if begun.done():
+                raise
+            on_stall()
+            return begun.result()
 
     def _wait(self, task: asyncio.Task[T], deadline_s: float | None) -> T:
         ended = threading.Event()
         self._loop.call_soon_threadsafe(task.add_done_callback, lambda _: ended.set())
         if ended.wait(None if deadline_s is None else max(0.0, deadline_s - time.monotonic())):
             return task.result()
-        self._loop.call_soon_threadsafe(task.cancel)
+        cancelled = threading.Event()
+        self._loop.call_soon_threadsafe(_cancel, task, cancelled)
         if not ended.wait(CANCEL_GRACE_S):
             self._loop.call_soon_threadsafe(task.add_done_callback, _retrieve)
+            if not cancelled.is_set():
+                raise DeadlineExceeded(
+                    "it blocks the event loop, could not be cancelled, and was left behind"
+                )
             raise DeadlineExceeded("it did not end when it was cancelled, and was left behind")
         _retrieve(task)
+        if not cancelled.is_set() or not task.cancelled():
+            raise DeadlineExceeded("it ended late, before it could be cancelled or in spite of that")
         raise DeadlineExceeded("it was cancelled")
 
     def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
@@ -206,6 +270,7 @@ class AsyncBridge:
         try:
             self.submit(_cancel_all()).result(timeout_s)
         finally:
+            self._closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout_s)
             if not self._thread.is_alive():
@@ -218,8 +283,25 @@ def _retrieve(task: asyncio.Task[T]) -> None:
         task.exception()
 
 
+def _cancel(task: asyncio.Task[T], cancelled: threading.Event) -> None:
+    """Cancel a task and tell that it was, unless it has ended meanwhile."""
+    if task.cancel():
+        cancelled.set()
+
+
 def _nothing() -> None:
-    """Wake the loop."""
+    """Wake the loop; tell nobody of a stall."""
+
+
+def _ignored(_: bool) -> None:  # noqa: FBT001 - a callback's argument
+    """Tell nobody how a first step ended."""
+
+
+async def on_loop_thread() -> None:
+    """Go on on the loop's own thread: what follows may use clients that belong to it."""
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, _BridgeLoop) and loop.thread_id != threading.get_ident():
+        await asyncio.sleep(0)
 
 
 async def _cancel_all() -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import TYPE_CHECKING
 
-from beam_agents.errors import ActivationClosed, BudgetExceeded, ModelDisabled
+from beam_agents.errors import (
+    ActivationClosed,
+    BudgetExceeded,
+    InvalidArgument,
+    InvalidArgumentType,
+    ModelDisabled,
+    UnknownTool,
+)
 from beam_agents.model.replay import decode_response, encode_response, request_digest
 from beam_agents.model.types import LlmRequest, LlmResponse
+from beam_agents.runtime.bridge import on_loop_thread
 from beam_agents.signals import attributes, catalogue, conventions
 from beam_agents.signals.types import CacheResult, CallOutcome, Direction
 from beam_agents.wire.beam_agents_pb2 import ToolIntent, ToolResult
@@ -20,9 +27,11 @@ if TYPE_CHECKING:
     from beam_agents.memory.facade import WorkingMemory
     from beam_agents.model.replay import ReplayCache
     from beam_agents.model.types import LLMClient
+    from beam_agents.runtime.external import ExternalWaits
     from beam_agents.signals.observer import Record, Step
+    from beam_agents.wire.beam_agents_pb2 import AgentEnvelope
 
-__all__ = ["AgentContext"]
+__all__ = ["AgentContext", "event_digest"]
 
 
 class AgentContext:
@@ -34,7 +43,6 @@ class AgentContext:
         event_id: The event's id, as its producer gave it; may be empty.
         seq: The activation's place in the key's history, the same on every retry.
         now_ms: The event's time, milliseconds since the Unix epoch: the only clock to decide by.
-        intents: The intents that this activation has staged; :meth:`act` adds to them.
         memory: The key's working memory.
         results: On a resume, the answers that the suspension waited for, in the order of ``waiting_for``.
         snapshot: On a resume, what ``Suspend`` kept; None otherwise.
@@ -43,17 +51,18 @@ class AgentContext:
     __slots__ = (
         "_client",
         "_closed",
-        "_external_since",
-        "_externals",
+        "_envelope",
+        "_intents",
         "_max_tokens",
+        "_now_ms",
         "_record",
         "_replay",
         "_tools",
         "_used_tokens",
+        "_waits",
         "entity_key",
         "event",
         "event_id",
-        "intents",
         "memory",
         "now_ms",
         "results",
@@ -77,12 +86,14 @@ class AgentContext:
         tools: Mapping[str, Tool],
         max_tokens: int | None,
         record: Record,
+        waits: ExternalWaits,
+        envelope: AgentEnvelope,
     ) -> None:
         self.entity_key = entity_key
         self.event = event
         self.event_id = event_id
         self.seq = seq
-        self.now_ms = now_ms
+        self.now_ms = self._now_ms = now_ms
         self.memory = memory
         self.results = results
         self.snapshot = snapshot
@@ -91,16 +102,21 @@ class AgentContext:
         self._tools = tools
         self._max_tokens = max_tokens
         self._record = record
-        self.intents: list[ToolIntent] = []
+        self._intents: list[ToolIntent] = []
         self._used_tokens = 0
-        self._externals = 0
-        self._external_since = 0
+        self._waits = waits
+        self._envelope = envelope
         self._closed = False
 
     @property
     def result(self) -> ToolResult | None:
         """On a resume, the (last) awaited answer; None otherwise."""
         return self.results[-1] if self.results else None
+
+    @property
+    def intents(self) -> tuple[ToolIntent, ...]:
+        """The intents that this activation has staged, in order; :meth:`act` adds to them."""
+        return tuple(self._intents)
 
     @property
     def used_tokens(self) -> int:
@@ -117,7 +133,7 @@ class AgentContext:
         """
         self._check_open()
         if not isinstance(request, LlmRequest):
-            raise TypeError(f"call_model takes an LlmRequest, not {type(request).__name__}")
+            raise InvalidArgumentType(f"call_model takes an LlmRequest, not {type(request).__name__}")
         if self._client is None:
             raise ModelDisabled
         self._check_budget(at_least=1)
@@ -127,7 +143,7 @@ class AgentContext:
         step.attributes[conventions.GEN_AI_REQUEST_MODEL] = request.model
         error_type = ""
         try:
-            digest = request_digest("model", request, self.entity_key, self.seq)
+            digest = request_digest("model", request, record.entity_key, record.seq)
             answer, kept = await self._replay.get_or_ask(digest, lambda: self._ask(request, step))
             if kept:
                 self._note_lookup(step, CacheResult.HIT)
@@ -150,11 +166,12 @@ class AgentContext:
         record = self._record
         self._note_lookup(step, CacheResult.MISS)
         outcome = CallOutcome.ERROR
-        started = self._enter_external()
+        entered_ns = self._waits.enter()
         try:
+            await on_loop_thread()
             response = await self._client().complete(request)
             if not isinstance(response, LlmResponse):
-                raise TypeError(
+                raise InvalidArgumentType(
                     f"the model's client must return an LlmResponse, not {type(response).__name__}"
                 )
             outcome = CallOutcome.OK
@@ -162,7 +179,7 @@ class AgentContext:
             outcome = CallOutcome.TIMEOUT
             raise
         finally:
-            elapsed_ns = self._leave_external(started)
+            elapsed_ns = self._waits.leave(entered_ns)
             if not self._closed:
                 record.measure(catalogue.MODEL_CALLS, 1, request.model, outcome.value)
                 record.measure(catalogue.MODEL_CALL_DURATION_SECONDS, elapsed_ns / 1e9, request.model)
@@ -181,16 +198,17 @@ class AgentContext:
         """
         self._check_open()
         _check_tool_call("act", tool, arguments)
-        intent_id = _intent_id(self.entity_key, self.seq, len(self.intents), tool, arguments)
-        self.intents.append(
+        record = self._record
+        intent_id = _intent_id(record, event_digest(self._envelope), len(self._intents), tool, arguments)
+        self._intents.append(
             ToolIntent(
                 intent_id=intent_id,
-                entity_key=self.entity_key,
+                entity_key=record.entity_key,
                 tool=tool,
                 arguments=arguments,
-                seq=self.seq,
-                event_time_ms=self.now_ms,
-                traceparent=self._record.traceparent,
+                seq=record.seq,
+                event_time_ms=self._now_ms,
+                traceparent=record.traceparent,
             )
         )
         return intent_id
@@ -208,14 +226,14 @@ class AgentContext:
         _check_tool_call("run_tool", tool, arguments)
         if tool not in self._tools:
             known = ", ".join(sorted(self._tools)) or "none"
-            raise LookupError(f"no such tool in AgentConfig.tools (there: {known})")
+            raise UnknownTool(f"no such tool in AgentConfig.tools (there: {known})")
         record = self._record
         step = record.begin(catalogue.SPAN_EXECUTE_TOOL, tool)
         step.attributes[conventions.GEN_AI_OPERATION_NAME] = conventions.EXECUTE_TOOL
         step.attributes[conventions.GEN_AI_TOOL_NAME] = tool
         error_type = ""
         try:
-            digest = request_digest("tool", LlmRequest(tool, arguments), self.entity_key, self.seq)
+            digest = request_digest("tool", LlmRequest(tool, arguments), record.entity_key, record.seq)
             answer, kept = await self._replay.get_or_ask(digest, lambda: self._run(tool, arguments, step))
             if kept:
                 self._note_lookup(step, CacheResult.HIT)
@@ -229,36 +247,22 @@ class AgentContext:
     async def _run(self, tool: str, arguments: bytes, step: Step) -> bytes:
         """Run a tool, and return its result as the replay cache keeps it."""
         self._note_lookup(step, CacheResult.MISS)
-        started = self._enter_external()
+        entered_ns = self._waits.enter()
         try:
+            await on_loop_thread()
             result = await self._tools[tool].call(arguments)
         finally:
-            self._leave_external(started)
+            self._waits.leave(entered_ns)
             if not self._closed:
                 self._record.measure(catalogue.TOOL_CALLS, 1, tool)
         self._check_open()
         if not isinstance(result, bytes):
-            raise TypeError(f"a tool must return bytes, not {type(result).__name__}")
+            raise InvalidArgumentType(f"a tool must return bytes, not {type(result).__name__}")
         return encode_response(LlmResponse(result))
 
     def _note_lookup(self, step: Step, result: CacheResult) -> None:
         self._record.measure(catalogue.REPLAY_CACHE_REQUESTS, 1, result.value)
         step.attributes[attributes.CACHE_HIT] = result is CacheResult.HIT
-
-    def _enter_external(self) -> int:
-        """Start the clock of what is not the runtime's own time; calls may overlap."""
-        now = time.perf_counter_ns()
-        if self._externals == 0:
-            self._external_since = now
-        self._externals += 1
-        return now
-
-    def _leave_external(self, started: int) -> int:
-        now = time.perf_counter_ns()
-        self._externals -= 1
-        if self._externals == 0:
-            self._record.external_ns += now - self._external_since
-        return now - started
 
     def _check_budget(self, at_least: int = 0) -> None:
         if self._max_tokens is not None and self._used_tokens + at_least > self._max_tokens:
@@ -276,15 +280,26 @@ class AgentContext:
 
 def _check_tool_call(method: str, tool: object, arguments: object) -> None:
     if not isinstance(tool, str) or not tool:
-        raise ValueError(f"{method} takes a tool's name, a non-empty str")
+        raise InvalidArgument(f"{method} takes a tool's name, a non-empty str")
     if not isinstance(arguments, bytes):
-        raise TypeError(f"{method} takes arguments as bytes, not {type(arguments).__name__}")
+        raise InvalidArgumentType(f"{method} takes arguments as bytes, not {type(arguments).__name__}")
 
 
-def _intent_id(entity_key: bytes, seq: int, ordinal: int, tool: str, arguments: bytes) -> str:
-    """Return 32 hex digits of SHA-256 over the length-prefixed parts: what makes an intent itself."""
+def event_digest(envelope: AgentEnvelope) -> bytes:
+    """Return SHA-256 of an element: what tells it from another of the same key and seq."""
+    return hashlib.sha256(envelope.SerializeToString(deterministic=True)).digest()
+
+
+def _intent_id(record: Record, event: bytes, ordinal: int, tool: str, arguments: bytes) -> str:
+    """Return 32 hex digits of SHA-256 over the length-prefixed parts: what makes an intent itself.
+
+    The event is among them because seq alone may come again: a key that was wiped begins anew, and events
+    without a time count from its beginning.
+    """
     digest = hashlib.sha256(b"beam-agents intent v1")
-    for part in (entity_key, seq.to_bytes(8, "big"), ordinal.to_bytes(4, "big"), tool.encode(), arguments):
+    seq, place = record.seq.to_bytes(8, "big"), ordinal.to_bytes(4, "big")
+    name = tool.encode("utf-8", "surrogatepass")
+    for part in (record.entity_key, seq, event, place, name, arguments):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest()[:32]

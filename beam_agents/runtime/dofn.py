@@ -14,8 +14,9 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 
-from beam_agents.runtime.activation import AgentRunner, Element
+from beam_agents.runtime.activation import AgentRunner
 from beam_agents.runtime.cells import Cells
+from beam_agents.runtime.expire import expire, time_out_suspension
 from beam_agents.runtime.probe import Probe, ProbedStep
 from beam_agents.runtime.worker import AgentWorker, acquire_worker, release_worker
 from beam_agents.signals.observer import Worker
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from beam_agents.config import AgentConfig
     from beam_agents.runtime.activation import AgentFunction
     from beam_agents.runtime.cells import StateCell, Timer
+    from beam_agents.runtime.elements import Element
     from beam_agents.wire.beam_agents_pb2 import AgentEnvelope
 
 __all__ = ["AgentDoFn", "AgentDoFnWithDeadlines", "make_dofn"]
@@ -130,7 +132,7 @@ class AgentDoFn(_AgentDoFnBase):
         ttl: Timer = cast("Timer", beam.DoFn.TimerParam(TTL)),
     ) -> list[Element]:
         cells = self._cells(key, Cells(control, memory, replay, ttl))
-        return self._reported("timer", lambda: self._runner.expire(key, timestamp.micros // 1000, cells))
+        return self._reported("timer", lambda: expire(self._runner, key, timestamp.micros // 1000, cells))
 
 
 class AgentDoFnWithDeadlines(_AgentDoFnBase):
@@ -165,7 +167,7 @@ class AgentDoFnWithDeadlines(_AgentDoFnBase):
         suspension: Timer = cast("Timer", beam.DoFn.TimerParam(SUSPENSION)),
     ) -> list[Element]:
         cells = self._cells(key, Cells(control, memory, replay, ttl, suspension))
-        return self._reported("timer", lambda: self._runner.expire(key, timestamp.micros // 1000, cells))
+        return self._reported("timer", lambda: expire(self._runner, key, timestamp.micros // 1000, cells))
 
     @on_timer(SUSPENSION)
     def on_suspension(  # noqa: D102 - Beam's own
@@ -179,7 +181,7 @@ class AgentDoFnWithDeadlines(_AgentDoFnBase):
         suspension: Timer = cast("Timer", beam.DoFn.TimerParam(SUSPENSION)),
     ) -> list[Element]:
         cells = self._cells(key, Cells(control, memory, replay, ttl, suspension))
-        return self._reported("timer", lambda: self._runner.time_out_suspension(key, tag, cells))
+        return self._reported("timer", lambda: time_out_suspension(self._runner, key, tag, cells))
 
 
 def make_dofn(

@@ -21,6 +21,7 @@ class ProbedStep(StrEnum):
     AGENT = "agent"
     SUMMARIZE = "summarize"
     RUN = "run"
+    FLUSH = "flush"
     COMMIT = "commit"
     EXPIRE = "expire"
     BUNDLE = "bundle"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from beam_agents.errors import SummaryNotSmaller
+from beam_agents.errors import InvalidArgumentType, SummaryNotSmaller
 from beam_agents.model.types import LlmRequest
 from beam_agents.signals import attributes, catalogue
 from beam_agents.signals.types import SummaryOutcome
@@ -79,11 +79,11 @@ async def _fold(
     step.attributes[attributes.SOURCE_BYTES] = source_bytes
     request = summarizer.build_request(items, prior)
     if not isinstance(request, LlmRequest):
-        raise TypeError(f"build_request must return an LlmRequest, not {type(request).__name__}")
+        raise InvalidArgumentType(f"build_request must return an LlmRequest, not {type(request).__name__}")
     response = await ctx.call_model(request)
     summary = summarizer.extract_summary(response.body)
     if not isinstance(summary, bytes):
-        raise TypeError(f"extract_summary must return bytes, not {type(summary).__name__}")
+        raise InvalidArgumentType(f"extract_summary must return bytes, not {type(summary).__name__}")
     step.attributes[attributes.SUMMARY_BYTES] = len(summary)
     if len(summary) >= source_bytes:
         raise SummaryNotSmaller(source_bytes, len(summary))

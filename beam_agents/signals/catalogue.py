@@ -653,7 +653,14 @@ SPAN_SEARCH_MEMORY: Final = SpanName(
     f"{otel.SEARCH_MEMORY} {{target}}",
     SpanKind.CLIENT,
     "A load from or a search of the long-term tier, by its store.",
-    (*_MEMORY_ATTRIBUTES, otel.DB_OPERATION_NAME, ours.ROWS, ours.ROWS_OVERLAID),
+    (
+        *_MEMORY_ATTRIBUTES,
+        otel.DB_OPERATION_NAME,
+        ours.ROWS,
+        ours.ROWS_BYTES,
+        ours.ROWS_OVERLAID,
+        ours.RETRIES,
+    ),
 )
 SPAN_LONGTERM_STAGE: Final = SpanName(
     "longterm.stage",
@@ -814,6 +821,8 @@ REASON_HELP: Final[dict[Reason, str]] = {
     Reason.INVALID_ENVELOPE: "The element is no event that an activation could be run for.",
     Reason.STATE_UNDECODABLE: "The key's stored state does not decode.",
     Reason.STATE_VERSION_UNSUPPORTED: "The key's stored state was written by a newer version of beam-agents.",
+    Reason.LONGTERM_READ_FAILED: "A read of the long-term tier failed, and the agent let it raise.",
+    Reason.LONGTERM_FLUSH_FAILED: "What the activation saved could not be written to the long-term store.",
     Reason.ORPHANED_RESULT: "A tool result came that no suspension of the key waits for.",
     Reason.SUSPENSION_TIMEOUT: "A suspension's answers did not come within `suspension_timeout_ms`.",
     Reason.TTL_WIPED_SUSPENSION: "The key expired while a suspension waited for its answers.",

@@ -159,10 +159,10 @@ class Record:
         self.steps.append(step)
         return step
 
-    def add(self, span: SpanName, started_perf_ns: int, ended_perf_ns: int) -> Step:
+    def add(self, span: SpanName, started_perf_ns: int, ended_perf_ns: int, target: str = "") -> Step:
         """Note a step that was measured elsewhere, by ``time.perf_counter_ns``."""
         offset_ns = self.start_ns - self._start_perf_ns
-        step = Step(span, "", started_perf_ns + offset_ns, ended_perf_ns + offset_ns, {})
+        step = Step(span, target, started_perf_ns + offset_ns, ended_perf_ns + offset_ns, {})
         self.steps.append(step)
         return step
 

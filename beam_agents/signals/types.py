@@ -211,6 +211,8 @@ class Reason(StrEnum):
     INVALID_ENVELOPE = "invalid_envelope"
     STATE_UNDECODABLE = "state_undecodable"
     STATE_VERSION_UNSUPPORTED = "state_version_unsupported"
+    LONGTERM_READ_FAILED = "longterm_read_failed"
+    LONGTERM_FLUSH_FAILED = "longterm_flush_failed"
     ORPHANED_RESULT = "orphaned_result"
     SUSPENSION_TIMEOUT = "suspension_timeout"
     TTL_WIPED_SUSPENSION = "ttl_wiped_suspension"

@@ -34,8 +34,8 @@ class FailOnce(Shared):
     """Fails one bundle once, right after one step of one activation.
 
     Args:
-        step: ``"decode"``, ``"agent"``, ``"summarize"``, ``"run"``, ``"commit"``, ``"expire"``, or
-            ``"bundle"`` (after all of a bundle's elements).
+        step: ``"decode"``, ``"agent"``, ``"summarize"``, ``"run"``, ``"flush"``, ``"commit"``, ``"expire"``,
+            or ``"bundle"`` (after all of a bundle's elements).
         key: The key whose activations count; None for every key's. Not for ``"bundle"``.
         occurrence: Which one fails: 1 for the first time that the step ends.
 

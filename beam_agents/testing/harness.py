@@ -22,7 +22,8 @@ from beam_agents.wire.beam_agents_pb2 import ToolIntent
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from beam_agents.runtime.activation import AgentFunction, Element
+    from beam_agents.runtime.activation import AgentFunction
+    from beam_agents.runtime.elements import Element
     from beam_agents.runtime.probe import Probe
     from beam_agents.wire.beam_agents_pb2 import ActivationError, AgentEnvelope
 
@@ -125,8 +126,10 @@ class AgentHarness:
             agent, configured, name=name, pipeline="harness", run_id=self.signals.identity, probe=probe
         )
         self._keys: dict[bytes, _Key] = {}
+        self._entered = False
 
     def __enter__(self) -> Self:
+        self._entered = True
         self._dofn.setup()
         self._dofn.start_bundle()
         return self
@@ -162,6 +165,8 @@ class AgentHarness:
             attempts: How often the bundle may be run before its failure is raised; state and timers are
                 rolled back before each further attempt.
         """
+        if not self._entered:
+            raise RuntimeError("use the harness as a context manager: with AgentHarness(...) as harness: ...")
         for attempt in range(1, attempts + 1):
             before = copy.deepcopy(self._keys)
             emitted = Emitted()

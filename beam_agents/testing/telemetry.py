@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from beam_agents.signals.catalogue import METRICS
 from beam_agents.signals.observer import Observer
 from beam_agents.testing.registry import Shared
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from beam_agents.signals.observer import Happening, Record, Step, Worker
 
 __all__ = ["RecordingTelemetry"]
+
+_METRICS: Final = frozenset(metric.name for metric in METRICS)
 
 
 class RecordingTelemetry(Shared, Observer):
@@ -59,12 +62,14 @@ class RecordingTelemetry(Shared, Observer):
             labels: Label values that a measurement must have to count.
 
         Raises:
-            ValueError: The metric has no such label.
+            ValueError: There is no such metric, or it has no such label.
         """
         return sum(self.values(metric, **labels))
 
     def values(self, metric: str, **labels: str) -> list[float]:
         """Return a metric's values in order; the arguments are those of :meth:`total`."""
+        if metric not in _METRICS:
+            raise ValueError(f"there is no metric {metric!r} in the catalogue")
         found: list[float] = []
         for record in self.records:
             for measured, value, own_labels in record.measurements:

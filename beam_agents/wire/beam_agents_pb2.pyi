@@ -52,11 +52,13 @@ class CachedResponse(_message.Message):
     def __init__(self, request_digest: _Optional[bytes] = ..., seq: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., response: _Optional[bytes] = ..., response_digest: _Optional[bytes] = ...) -> None: ...
 
 class ControlState(_message.Message):
-    __slots__ = ["activations", "clock_ms", "compacted_at", "expires_at_ms", "memory_bytes", "memory_entries", "replay_seq", "seq", "settled", "state_schema_version", "suspensions", "traceparent"]
+    __slots__ = ["activations", "clock_ms", "compacted_at", "expire_failing_since_ms", "expire_failures", "expires_at_ms", "memory_bytes", "memory_entries", "replay_seq", "seq", "settled", "state_schema_version", "suspensions", "traceparent"]
     ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     COMPACTED_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_FAILING_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_FAILURES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     REPLAY_SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +70,8 @@ class ControlState(_message.Message):
     activations: int
     clock_ms: int
     compacted_at: int
+    expire_failing_since_ms: int
+    expire_failures: int
     expires_at_ms: int
     memory_bytes: int
     memory_entries: int
@@ -77,7 +81,19 @@ class ControlState(_message.Message):
     state_schema_version: int
     suspensions: _containers.RepeatedCompositeFieldContainer[Suspension]
     traceparent: str
-    def __init__(self, state_schema_version: _Optional[int] = ..., seq: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_entries: _Optional[int] = ..., replay_seq: _Optional[int] = ..., suspensions: _Optional[_Iterable[_Union[Suspension, _Mapping]]] = ..., settled: _Optional[_Iterable[_Union[SettledIntent, _Mapping]]] = ..., traceparent: _Optional[str] = ..., activations: _Optional[int] = ..., compacted_at: _Optional[int] = ...) -> None: ...
+    def __init__(self, state_schema_version: _Optional[int] = ..., seq: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_entries: _Optional[int] = ..., replay_seq: _Optional[int] = ..., suspensions: _Optional[_Iterable[_Union[Suspension, _Mapping]]] = ..., settled: _Optional[_Iterable[_Union[SettledIntent, _Mapping]]] = ..., traceparent: _Optional[str] = ..., activations: _Optional[int] = ..., compacted_at: _Optional[int] = ..., expire_failures: _Optional[int] = ..., expire_failing_since_ms: _Optional[int] = ...) -> None: ...
+
+class LongTermRecord(_message.Message):
+    __slots__ = ["record_schema_version", "seq", "updated_at_ms", "value"]
+    RECORD_SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    record_schema_version: int
+    seq: int
+    updated_at_ms: int
+    value: bytes
+    def __init__(self, record_schema_version: _Optional[int] = ..., value: _Optional[bytes] = ..., seq: _Optional[int] = ..., updated_at_ms: _Optional[int] = ...) -> None: ...
 
 class MemoryBlob(_message.Message):
     __slots__ = ["blob_bytes", "entries", "extent_bytes", "extent_group_bytes", "extents", "head_bytes", "head_checksum", "page_bytes", "page_checksums", "page_group_bytes", "pages", "size_bytes", "state_schema_version", "tick"]

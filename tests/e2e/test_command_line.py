@@ -21,6 +21,9 @@ import re
 import shlex
 from beam_agents import AgentConfig, Complete, RunAgent
 
+class Base(BaseException):
+    pass
+
 async def count(ctx):
     """Count a key's events; fail, ask for a tool or answer in other bytes where the event says so."""
     event = json.loads(ctx.event)
@@ -32,6 +35,8 @@ async def count(ctx):
         return Complete(b"\\xff")
     if event.get("do") == "exit":
         os._exit(9)
+    if event.get("do") == "base":
+        raise Base("s3cr3t")
     n = int(ctx.memory.get("n") or b"0") + 1
     ctx.memory.set("n", str(n).encode())
     return Complete(json.dumps({"key": ctx.entity_key.decode(), "n": n, "i": event["i"]}).encode())
@@ -97,7 +102,11 @@ def check_mixed(folder: Path, label: str) -> None:
     assert len(outputs) == 13
     errors = lines(folder / "out.jsonl.errors.jsonl")
     assert Counter(line["reason"] for line in errors) == {"malformed_line": 2, "activation_error": 1}
-    assert {(line["file"], line["line"]) for line in errors if "line" in line} == {(label, 4), (label, 6)}
+    assert {(line["file"], line["line"]) for line in errors if "line" in line} == {
+        (label, 4),
+        (label, 6),
+        (label, 14),
+    }
     (failed,) = (line for line in errors if line["reason"] == "activation_error")
     assert failed["entity_key"] == "a"
     assert failed["event_time_ms"] == 1_356_998_400_010
@@ -137,7 +146,7 @@ def test_standard_input_with_strict(folder: Path) -> None:
 
 
 def test_csv(folder: Path) -> None:
-    (folder / "events.csv").write_text("id,at,i\na,1970-01-01T00:00:01Z,1\na,2000\nb,3000,3\n")
+    (folder / "events.csv").write_text("id,at,i\na,1970-01-01T00:00:01Z,1\na,2000\nb,1356998401000,3\n")
     done = run(folder, events="events.csv")
     assert done.returncode == 0, done.stderr
     assert lines(folder / "out.jsonl") == [{"key": "a", "n": 1, "i": "1"}, {"key": "b", "n": 1, "i": "3"}]
@@ -173,34 +182,180 @@ def test_a_failing_pipeline_leaves_the_files_of_the_last_run(folder: Path) -> No
     assert names == {"their_agents.py", "events.jsonl", "out.jsonl"}
 
 
-def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
+RUN = ("run", "--agent", "their_agents:count", "--key", "id", "--time", "at", "--out", "out.jsonl")
+
+
+def left(folder: Path) -> set[str]:
+    """What there is beside the agents."""
+    return {path.name for path in folder.iterdir()} - {"__pycache__", "their_agents.py", "tmp"}
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_nothing_behind(folder: Path, number: signal.Signals, status: int) -> None:
     (folder / "events.jsonl").write_bytes(event("a", 1))
     (folder / "their_agents.py").write_text(
         AGENTS.replace(
             "n = int(", 'print("running", flush=True); await __import__("asyncio").sleep(20); n = int('
         )
     )
-    arguments = (
-        "run",
-        "--agent",
-        "their_agents:count",
-        "--events",
-        "events.jsonl",
-        "--key",
-        "id",
-        "--time",
-        "at",
-    )
-    with subprocess.Popen(
-        command(*arguments, "--out", "out.jsonl"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    (folder / "tmp").mkdir()
+    with (
+        (folder / "events.jsonl").open("rb") as stdin,
+        subprocess.Popen(
+            command(*RUN, "--events", "-"),
+            cwd=folder,
+            env=os.environ | {"TMPDIR": str(folder / "tmp")},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process,
+    ):
         assert process.stdout is not None
         assert process.stdout.readline() == b"running\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    names = {path.name for path in folder.iterdir()} - {"__pycache__"}
-    assert names == {"their_agents.py", "events.jsonl"}
+    assert process.returncode == status, stderr
+    assert b"interrupted; no output was written" in stderr
+    assert left(folder) == {"events.jsonl"}
+    assert not [path for path in (folder / "tmp").iterdir() if path.name.startswith((".", "beam-agents"))]
+
+
+def test_an_interrupt_while_standard_input_is_read(folder: Path) -> None:
+    (folder / "tmp").mkdir()
+    with subprocess.Popen(
+        command(*RUN, "--events", "-"),
+        cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder / "tmp")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(event("a", 1))
+        process.stdin.flush()
+        while not list((folder / "tmp").glob("beam-agents-*/input-0")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    assert b"interrupted; no output was written" in told
+    assert not list((folder / "tmp").glob("beam-agents-*"))
+    assert left(folder) == set()
+
+
+SIGNALLED = """
+import os, signal
+from pathlib import Path
+from beam_agents.cli import app
+from beam_agents.cli.staging import StagedFile
+
+def signal_at(name, count):
+    before = getattr(StagedFile, name)
+    calls = []
+    def call(self, *arguments):
+        calls.append(self)
+        if len(calls) == count:
+            os.kill(os.getpid(), signal.{signal})
+        return before(self, *arguments)
+    setattr(StagedFile, name, call)
+
+signal_at({method!r}, {count})
+app.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "method", "count"),
+    [
+        ("SIGINT", "assemble", 2),
+        ("SIGTERM", "assemble", 3),
+        ("SIGINT", "rename", 1),
+        ("SIGTERM", "rename", 2),
+    ],
+)
+def test_an_interrupt_at_the_end_replaces_all_files_or_none(
+    folder: Path, number: str, method: str, count: int
+) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1, do="act"))
+    outputs = ("out.jsonl", "errors", "intents")
+    for name in outputs:
+        (folder / name).write_text("earlier")
+    code = SIGNALLED.format(signal=number, method=method, count=count)
+    more = ("--events", "events.jsonl", "--errors", "errors", "--intents", "intents")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *RUN, *more], cwd=folder, capture_output=True, check=False
+    )
+    now = {(folder / name).read_text() == "earlier" for name in outputs}
+    assert done.returncode == {"SIGINT": 130, "SIGTERM": 143}[number], done.stderr
+    if method == "assemble":
+        assert now == {True}
+        assert b"interrupted; no output was written" in done.stderr
+    else:
+        assert now == {False}
+        assert b"interrupted; the output was written" in done.stderr
+    assert left(folder) == {"events.jsonl", *outputs}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_what_is_full_replaces_nothing(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1))
+    (folder / "errors").write_text("earlier")
+    done = run(folder, "--out", "/dev/full", "--errors", "errors")
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        b"beam-agents: '/dev/full' cannot be written: No space left on device; no output was written\n"
+    )
+    assert b"Traceback" not in done.stderr
+    assert (folder / "errors").read_text() == "earlier"
+    assert left(folder) == {"events.jsonl", "errors"}
+
+
+def test_outputs_to_a_device_a_pipe_and_a_link(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1, do="act"))
+    (folder / "link").symlink_to("errors.jsonl")
+    done = run(folder, "--out", "/dev/stdout", "--errors", "link", "--intents", "/dev/null")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b'{"key": "a", "n": 1, "i": 1}\n')
+    assert Path("/dev/null").is_char_device()
+    assert left(folder) == {"events.jsonl", "link", "errors.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["/proc/out.jsonl", "/sys/out.jsonl"])
+def test_a_folder_that_takes_no_files(folder: Path, name: str) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1))
+    done = run(folder, "--out", name)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert b"Invalid value for --out" in done.stderr
+
+
+def test_events_of_a_pipe(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(mixed())
+    words = shlex.join(command(*RUN))
+    done = subprocess.run(
+        ["bash", "-c", f"{words} --events <(cat events.jsonl)"], cwd=folder, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    label = str(lines(folder / "out.jsonl.errors.jsonl")[0]["file"])
+    assert label.startswith("/dev/fd/")
+    check_mixed(folder, label)
+
+
+def test_standard_input_that_is_closed(folder: Path) -> None:
+    words = shlex.join(command(*RUN, "--events", "-"))
+    done = subprocess.run(["bash", "-c", f"{words} <&-"], cwd=folder, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"standard input is closed" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_no_text_of_what_an_agent_raises_is_shown(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(b"\n".join((event("a", 1, do="fail"), event("b", 2, do="base"))))
+    done = run(folder)
+    assert done.returncode in (0, 1)
+    assert b"Traceback" not in done.stderr
+    assert b"s3cr3t" not in done.stdout + done.stderr
 
 
 def test_wrong_arguments(folder: Path) -> None:

@@ -131,7 +131,7 @@ FAILURES = [
     (exits, Reason.ACTIVATION_ERROR, "SystemExit"),
     (cancels_itself, Reason.ACTIVATION_ERROR, "CancelledError"),
     (times_out_on_its_own, Reason.ACTIVATION_ERROR, "TimeoutError"),
-    (takes_another_tool, Reason.ACTIVATION_ERROR, "LookupError"),
+    (takes_another_tool, Reason.ACTIVATION_ERROR, "no such tool"),
     (uses_the_long_term_tier, Reason.ACTIVATION_ERROR, "AgentConfig.longterm_memory"),
 ]
 
@@ -322,7 +322,8 @@ def test_state_of_a_newer_version_is_refused_and_kept(cell: str) -> None:
 @pytest.mark.parametrize("cell", ["control", "memory", "replay"])
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xff\xff\xff", b"\x08"])
 def test_state_that_does_not_decode_is_refused_and_kept(cell: str, garbage: bytes) -> None:
-    control = ControlState(state_schema_version=1, seq=7, memory_entries=1, replay_seq=7).SerializeToString()
+    holds = {"memory_entries": 1} if cell == "memory" else {"replay_seq": 7}
+    control = ControlState(state_schema_version=1, seq=7, **holds).SerializeToString()
     state = KeyState(control=control).with_cell(cell, garbage)
     with AgentHarness(idle, AgentConfig(provider_factory=ScriptedModel(reply))) as harness:
         harness.put_state(b"k", state)
@@ -426,7 +427,7 @@ def test_without_a_provider_the_model_is_off() -> None:
 
 @pytest.mark.parametrize(
     ("made", "reason"),
-    [(object, "TypeError"), (lambda: (_ for _ in ()).throw(OSError(SECRET.decode())), "OSError")],
+    [(object, "InvalidArgumentType"), (lambda: (_ for _ in ()).throw(OSError(SECRET.decode())), "OSError")],
 )
 def test_a_provider_that_cannot_be_made_fails_the_activation(made: Callable[[], object], reason: str) -> None:
     async def agent(ctx: AgentContext) -> Complete:
@@ -461,3 +462,29 @@ def test_orphans_are_told_apart() -> None:
             assert harness.states == before
         assert harness.signals.total("orphaned_results_total") == 2
         assert harness.signals.total("activation_errors_total") == 0
+
+
+def test_what_suspensions_take_is_bounded() -> None:
+    async def agent(ctx: AgentContext) -> Complete | Suspend:
+        if ctx.snapshot is not None:
+            return Complete(b"resumed")
+        ctx.act("one")
+        ctx.act("two")
+        return Suspend(bytes(1_000_000))
+
+    with AgentHarness(agent) as harness:
+        sent = [harness.send(event(b"k", time_ms=number)) for number in range(1, 6)]
+        assert [[error.reason for error in each.errors] for each in sent] == [
+            [],
+            [],
+            [],
+            [],
+            ["invalid_outcome"],
+        ]
+        first, second = sent[0].intents
+        before = harness.states
+        (error,) = harness.send(answer(first, bytes(500_000))).errors
+        assert error.reason == Reason.INVALID_ENVELOPE
+        assert harness.states == before
+        harness.send(answer(first, b"short"))
+        assert harness.send(answer(second, bytes(5_000_000))).outputs == [b"resumed"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import Any
 
@@ -108,3 +109,13 @@ def test_the_store_uri_is_shown_without_its_password() -> None:
 def test_a_wrong_tool_is_refused(name: Any, function: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="Tool"):
         Tool(name, function)
+
+
+def make_client(api_key: str) -> object:
+    return api_key
+
+
+def test_what_is_bound_to_a_function_is_not_shown() -> None:
+    bound = functools.partial(make_client, api_key="s3cret")
+    config = AgentConfig(provider_factory=bound, tools=[Tool("call", call)])  # type: ignore[arg-type]  # not called
+    assert "s3cret" not in repr(config)

@@ -75,6 +75,7 @@ def test_its_metadata_and_entry_points(wheel: pathlib.Path) -> None:
         "apache-beam",
         "protobuf",
         "rich",
+        "tenacity",
         "typer",
     ]
     assert "beam-agents = beam_agents.cli.app:main" in entry_points

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
+import threading
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,14 +16,15 @@ from typer.testing import CliRunner
 
 from beam_agents.cli import app as module
 from beam_agents.cli.app import app
+from beam_agents.cli.interrupts import Terminated
 from beam_agents.cli.job import JobFailed, JobResult
 from beam_agents.cli.rows import RowFormat
+from beam_agents.cli.staging import OutputError
 from beam_agents.cli.tally import Tally
 from beam_agents.memory.compaction import DropOldestCompactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from typer.testing import Result
 
@@ -52,10 +56,14 @@ def provider():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    # What the command sets for its own process is put back.
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     before = set(sys.modules)
     (tmp_path / "agents_of_the_app_test.py").write_text(AGENTS)
     (tmp_path / "events.jsonl").write_text('{"id": "a", "at": 1}\n')
+    (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "events.csv").write_text("id,at\na,1\n")
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -156,7 +164,16 @@ class TestWhatIsRun:
     def test_options_of_the_configuration(self, jobs: list[Job]) -> None:
         more = (
             *("--ttl", "2d", "--activation-timeout", "500ms", "--suspension-timeout", "15m"),
-            *("--max-future-skew", "6h", "--max-tokens", "17", "--compactor", "1000"),
+            *(
+                "--runner",
+                "BundleBasedDirectRunner",
+                "--max-future-skew",
+                "6h",
+                "--max-tokens",
+                "17",
+                "--compactor",
+                "1000",
+            ),
             *("--provider", "agents_of_the_app_test:provider", "--telemetry", "beam"),
             *("--payload", "id", "--event-id", "at", "--intents", "intents.jsonl", "--errors", "e"),
         )
@@ -199,24 +216,6 @@ class TestWhatIsRun:
         assert result.exit_code == 0
         assert "does not know direct_num_wokers" in result.output
 
-    def test_standard_input_is_copied(self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-        read: list[str] = []
-
-        def take(job: Job, _watch: object) -> JobResult:
-            with open(job.inputs[0].path, encoding="utf-8") as file:  # noqa: PTH123 - the path is text
-                read.append(file.read())
-            jobs.append(job)
-            return result_of()
-
-        monkeypatch.setattr(module, "run_job", take)
-        options = DEFAULTS | {"--events": "-"}
-        arguments = ["run", *(part for pair in options.items() for part in pair)]
-        result = CliRunner().invoke(app, arguments, input='{"id": "a", "at": 1}\n')
-        assert result.exit_code == 0, result.output
-        assert read == ['{"id": "a", "at": 1}\n']
-        assert jobs[0].inputs[0].label == "standard input"
-        assert not os.path.exists(jobs[0].inputs[0].path)  # noqa: PTH110 - the path is text
-
 
 @pytest.mark.usefixtures("folder", "jobs")
 class TestWhatIsRefused:
@@ -233,11 +232,19 @@ class TestWhatIsRefused:
             ({"agent": "agents_of_the_app_test:not_async"}, "must be an async function (async def)"),
             ({"agent": "agents_of_the_app_test:number"}, "must be an async function (async def), not int"),
             ({"events": "missing.jsonl"}, "there is no file 'missing.jsonl'"),
-            ({"events": "."}, "there is no file '.'"),
-            ({"key": "tail"}, "none of the first rows has the field 'tail'; their fields: id, at"),
+            ({"events": "."}, "'.' is a folder"),
+            ({"events": "x" * 256}, "cannot be read: File name too long"),
+            ({"events": "loop"}, "'loop' cannot be read: Too many levels of symbolic links"),
+            ({"out": "loop"}, "'loop' cannot be written: Too many levels of symbolic links"),
+            ({"out": "x" * 256}, "cannot be written: File name too long"),
+            ({"errors": "x" * 256}, "cannot be written: File name too long"),
+            ({"out": "/dev/null"}, "Invalid value for --errors: give it as well"),
+            ({"suspension-timeout": "15m"}, "give --runner=BundleBasedDirectRunner"),
+            ({"suspension-timeout": "15m", "runner": "DirectRunner"}, "--runner=BundleBasedDirectRunner"),
+            ({"key": "tail"}, "none of the first rows has the field 'tail' (--key); their fields: id, at"),
             ({"time": "when"}, "none of the first rows has the field 'when'"),
             ({"payload": "body"}, "none of the first rows has the field 'body'"),
-            ({"events": "events.csv", "key": "tail"}, "no column 'tail'; its columns: id, at"),
+            ({"events": "events.csv", "key": "tail"}, "its header, of 2 columns, lacks 'tail' (--key)"),
             ({"out": "no/folder/out.jsonl"}, "there is no folder"),
             ({"out": "."}, "is a folder"),
             ({"out": "events.jsonl"}, "is the file of --events, too"),
@@ -246,13 +253,19 @@ class TestWhatIsRefused:
             ({"errors": "no/folder/e"}, "there is no folder"),
             ({"format": "xml"}, "xml"),
             ({"ttl": "90"}, "90s, 15m, 6h or 2d"),
-            ({"ttl": "0s"}, "AgentConfig.ttl_ms must be from 1"),
+            ({"ttl": "0s"}, "Invalid value for --ttl: AgentConfig.ttl_ms must be from 1"),
             ({"activation-timeout": "x"}, "90s, 15m, 6h or 2d"),
-            ({"activation-timeout": "0s"}, "AgentConfig.activation_timeout_s"),
-            ({"max-tokens": "0"}, "AgentConfig.max_tokens_per_activation"),
+            (
+                {"activation-timeout": "0s"},
+                "Invalid value for --activation-timeout: AgentConfig.activation_timeout_s",
+            ),
+            ({"max-tokens": "0"}, "Invalid value for --max-tokens: AgentConfig.max_tokens_per_activation"),
             ({"max-tokens": "many"}, "integer"),
             ({"compactor": "0"}, "DropOldestCompactor.target_bytes"),
-            ({"provider": "agents_of_the_app_test:number"}, "AgentConfig.provider_factory"),
+            (
+                {"provider": "agents_of_the_app_test:number"},
+                "Invalid value for --provider: AgentConfig.provider_factory",
+            ),
             ({"telemetry": "no_such_plugin"}, "no_such_plugin"),
             ({"config": "agents_of_the_app_test:number"}, "must be an AgentConfig, not int"),
             ({"runner": "NoSuchRunner"}, "'NoSuchRunner' cannot be had from Beam"),
@@ -272,10 +285,16 @@ class TestWhatIsRefused:
             (("more.jsonl",), "'more.jsonl' belongs to no option"),
             (("--", "--runner=DirectRunner"), "before the --"),
             (("--no-such-option",), "--no-such-option"),
+            (
+                ("--", "--direct_num_workers=abc"),
+                "Invalid value for BEAM_OPTIONS: argument --direct_num_workers",
+            ),
         ],
     )
     def test_what_does_not_go_together(self, more: tuple[str, ...], message: str, jobs: list[Job]) -> None:
-        assert message in refused(invoke(*more))
+        told = refused(invoke(*more))
+        assert message in told
+        assert "usage:" not in told  # Beam's own, of all its options
         assert not jobs
 
     def test_a_folder_that_may_not_be_written_to(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,14 +332,49 @@ class TestHowItEnds:
     def test_a_failing_pipeline(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> JobResult:
             raise JobFailed from RuntimeError(
-                "Traceback (most recent call last):\n  File\nOSError: disk full\n"
+                "Traceback (most recent call last):\n"
+                '  File "/a/their.py", line 7, in agent\n'
+                '    raise their.Error("x")\n'
+                "their.Error: s3cr3t\nmore: s3cr3t [while running 'Activate']\n"
             )
 
         self.ending(monkeypatch, fail)
         result = invoke()
         assert result.exit_code == 1
-        assert "the pipeline failed; no output was written. RuntimeError: OSError: disk full" in result.output
+        assert "no output was written. their.Error at their.py:7 in the step Activate\n" in result.output
         assert "Traceback" not in result.output
+        assert "s3cr3t" not in result.output
+
+    def test_a_disk_that_is_full_while_the_pipeline_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail() -> JobResult:
+            raise JobFailed from RuntimeError(
+                "OSError: [Errno 28] No space left on device [while running 'x']"
+            )
+
+        self.ending(monkeypatch, fail)
+        result = invoke()
+        assert result.exit_code == 1
+        assert "no output was written. There is no space left on the disk." in result.output
+
+    def test_a_disk_that_is_full_at_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail() -> JobResult:
+            raise OutputError(Path("out.jsonl"), OSError(errno.ENOSPC, "x"))
+
+        self.ending(monkeypatch, fail)
+        result = invoke()
+        assert result.exit_code == 1
+        assert result.output == (
+            "beam-agents: 'out.jsonl' cannot be written: No space left on device; no output was written\n"
+        )
+
+    def test_a_terminated_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def terminate() -> JobResult:
+            raise Terminated
+
+        self.ending(monkeypatch, terminate)
+        result = invoke()
+        assert result.exit_code == 143
+        assert "no output was written" in result.output
 
     def test_a_failing_pipeline_with_verbose(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> JobResult:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_agents.cli.durations import parse_duration_ms
+from beam_agents.cli.durations import parse_duration_ms, shown_duration
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,19 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
 def test_larger_units_are_multiples_of_smaller_ones(count: int) -> None:
     assert parse_duration_ms(f"{count}s") == 1_000 * parse_duration_ms(f"{count}ms")
     assert parse_duration_ms(f"{count}d") == 24 * parse_duration_ms(f"{count}h")
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "shown"),
+    [
+        (0, "0s"),
+        (999, "0s"),
+        (59_000, "59s"),
+        (60_000, "1m 0s"),
+        (3_600_000 + 61_000, "1h 1m"),
+        (2 * 86_400_000 + 3 * 3_600_000, "2d 3h"),
+        (-301_000, "-5m 1s"),
+    ],
+)
+def test_durations_for_people(duration_ms: int, shown: str) -> None:
+    assert shown_duration(duration_ms) == shown

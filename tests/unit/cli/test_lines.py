@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_agents.cli.lines import error_line, intent_line, malformed_line, output_line
+from beam_agents.cli.lines import error_line, intent_line, located_error_line, malformed_line, output_line
 from beam_agents.cli.rows import Malformed
 from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 
@@ -69,6 +69,14 @@ def test_errors() -> None:
     bare = json.loads(error_line(ActivationError(entity_key=b"\xff", reason="activation_error")))
     assert bare["event_time_ms"] is None
     assert bare["entity_key_base64"] == "/w=="
+
+
+def test_errors_whose_event_id_is_their_place() -> None:
+    found = json.loads(
+        located_error_line(ActivationError(entity_key=b"a", reason="r", event_id="a:b.jsonl:17"))
+    )
+    assert (found["file"], found["line"], found["event_id"]) == ("a:b.jsonl", 17, "a:b.jsonl:17")
+    assert "line" not in json.loads(located_error_line(ActivationError(entity_key=b"a", reason="r")))
 
 
 def test_malformed_lines() -> None:

@@ -51,7 +51,7 @@ class TestJsonl:
         assert row.entity_key == "é".encode()
         assert row.event_time_ms == 1500
         assert json.loads(row.event) == {"id": "é", "at": 1500, "x": [1, None]}
-        assert not row.event_id
+        assert row.event_id == "f:1"
 
     def test_times(self) -> None:
         for time, ms in (
@@ -60,6 +60,8 @@ class TestJsonl:
             ('"2013-01-01T00:00:01"', 1_356_998_401_000),
             ('"1356998401000"', 1_356_998_401_000),
             ("1356998401000", 1_356_998_401_000),
+            ("1356998401000.0", 1_356_998_401_000),
+            ('"10000000000"', 10_000_000_000),
         ):
             assert only(b'{"id": 1, "at": %s}' % time.encode()).event_time_ms == ms
 
@@ -70,6 +72,24 @@ class TestJsonl:
         row = only(b'{"id": 1, "at": 1, "body": {"b": 1, "a": "\xc3\xa9"}}', fields=fields)
         assert row.event == '{"a": "é", "b": 1}'.encode()
         assert not row.event_id
+
+    def test_a_key_that_is_the_payload_as_well_is_held_to_what_a_key_may_be(self) -> None:
+        fields = Fields("id", "at", payload="id", event_id="id")
+        row = only(b'{"id": 17, "at": 1}', fields=fields)
+        assert (row.entity_key, row.event, row.event_id) == (b"17", b"17", "17")
+        for value in (b"1.5", b"true", b'{"a": 1}', b"[]"):
+            found = problem(b'{"id": %s, "at": 1}' % value, fields=fields)
+            assert "field 'id': a key must be" in found.detail
+
+    @pytest.mark.parametrize("value", [b"1.5", b"true", b'{"s3cr3t": 1}', b'["s3cr3t"]'])
+    def test_an_event_id_of_another_type_is_malformed(self, value: bytes) -> None:
+        found = problem(b'{"id": 1, "at": 1, "n": %s}' % value, fields=Fields("id", "at", event_id="n"))
+        assert "field 'n': an event id must be str or int" in found.detail
+        assert "s3cr3t" not in found.detail
+
+    def test_without_an_event_id_the_rows_place_is_it(self) -> None:
+        found = read(b"\n".join((GOOD, b"", GOOD)))
+        assert [row.event_id for row in found if isinstance(row, AgentEnvelope)] == ["f:1", "f:3"]
 
     def test_lines_without_their_end_with_other_ends_blank_and_with_a_mark(self) -> None:
         content = b"\xef\xbb\xbf" + GOOD + b"\r\n\n  \n" + GOOD
@@ -94,11 +114,14 @@ class TestJsonl:
             (b'{"id": "", "at": 1}', "field 'id': the key is missing or empty"),
             (b'{"id": 1.5, "at": 1}', "field 'id': a key must be str, bytes or int, not float"),
             (b'{"id": true, "at": 1}', "field 'id': a key must be str, bytes or int, not bool"),
-            (b'{"id": "\\ud800", "at": 1}', "half of a surrogate pair"),
+            (b'{"id": "\\ud800", "at": 1}', "field 'id': it holds a lone surrogate"),
+            (b'{"id": "a", "at": 1, "x": "\\ud800"}', "field 'x': it holds a lone surrogate"),
+            (b'{"id": "a", "at": "20240501"}', "field 'at': digits as text are epoch milliseconds from 11"),
+            ('{"id": "a", "at": "١٣٥٦٩٩٨٤٠١٠٠٠"}'.encode(), "field 'at': not a time in ISO 8601"),
             (b'{"id": "a"}', "field 'at': the time is missing"),
             (b'{"id": "a", "at": null}', "field 'at': the time is missing"),
             (b'{"id": "a", "at": "noon"}', "field 'at': not a time in ISO 8601"),
-            (b'{"id": "a", "at": 1.5}', "field 'at': a time is an int"),
+            (b'{"id": "a", "at": 1.5}', "field 'at': a time is a whole number"),
             (b'{"id": "a", "at": -1}', "field 'at': a time must be from 1970 to 9999"),
             (b'{"id": "a", "at": "99999999999999999999"}', "field 'at': not a time"),
         ],
@@ -125,7 +148,11 @@ class TestJsonl:
 
     def test_a_line_at_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rows, "MAX_LINE_BYTES", len(GOOD))
-        assert len(read(GOOD + b"\n" + GOOD)) == 2
+        for end in (b"\n", b"\r\n"):
+            found = read(b"\xef\xbb\xbf" + GOOD + end + GOOD + end + GOOD)
+            assert [type(row) for row in found] == [AgentEnvelope] * 3
+            found = read(GOOD + b" " + end + GOOD + b" ")
+            assert [type(row) for row in found] == [Malformed] * 2
 
     @given(st.binary(max_size=200))
     def test_nothing_stops_the_reading_and_no_content_is_told(self, noise: bytes) -> None:
@@ -148,11 +175,11 @@ class TestCsv:
         assert only(b"id,at\na,1356998401000\n", RowFormat.CSV).event_time_ms == 1_356_998_401_000
 
     def test_a_mark_before_and_blank_lines_around_the_header(self) -> None:
-        assert only(b"\xef\xbb\xbfid,at\n\na,1\n\n", RowFormat.CSV).entity_key == b"a"
-        assert only(b"\nid,at\na,1\n", RowFormat.CSV).entity_key == b"a"
+        assert only(b"\xef\xbb\xbfid,at\n\na,10000000001\n\n", RowFormat.CSV).entity_key == b"a"
+        assert only(b"\nid,at\na,10000000001\n", RowFormat.CSV).entity_key == b"a"
 
     def test_a_field_over_several_lines_keeps_the_numbers_right(self) -> None:
-        found = read(b'id,at,x\na,1,"one\ntwo"\nb,1\n', RowFormat.CSV)
+        found = read(b'id,at,x\na,10000000001,"one\ntwo"\nb,1\n', RowFormat.CSV)
         assert isinstance(found[0], AgentEnvelope)
         assert json.loads(found[0].event)["x"] == "one\ntwo"
         assert found[1] == Malformed("f", 4, "2 fields, and the header has 3")
@@ -164,13 +191,15 @@ class TestCsv:
             (b"a,1,2", "3 fields, and the header has 2"),
             (b"a,\xff", "not UTF-8"),
             (b'"a"b,1', "not CSV"),
-            (b",1", "field 'id': the key is missing or empty"),
+            (b",10000000001", "field 'id': the key is missing or empty"),
             (b"a,", "field 'at': the time is missing"),
             (b"a,noon", "field 'at': not a time in ISO 8601"),
         ],
     )
     def test_what_is_malformed_is_reported_and_the_rest_goes_on(self, line: bytes, detail: str) -> None:
-        before, malformed, after = read(b"\n".join((b"id,at", b"x,1", line, b"y,1")), RowFormat.CSV)
+        before, malformed, after = read(
+            b"\n".join((b"id,at", b"x,10000000001", line, b"y,10000000001")), RowFormat.CSV
+        )
         assert isinstance(before, AgentEnvelope)
         assert isinstance(after, AgentEnvelope)
         assert isinstance(malformed, Malformed)
@@ -178,13 +207,48 @@ class TestCsv:
         assert detail in malformed.detail
 
     def test_an_open_quote_says_how_far_it_reached(self) -> None:
-        malformed = problem(b'id,at\na,1\n"b,1\nc,1\n', RowFormat.CSV)
+        malformed = problem(b'id,at\na,10000000001\n"b,1\nc,1\n', RowFormat.CSV)
         assert malformed.line == 3
         assert "to line 4: is a quote left open?" in malformed.detail
 
     def test_a_cut_off_line_is_not_taken_for_a_whole_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rows, "MAX_LINE_BYTES", 8)
         assert problem(b"id,at\nabc,123456789\n", RowFormat.CSV).detail == "longer than 8 bytes"
+
+    @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+    def test_ends_of_lines_inside_a_field_are_kept(self, end: bytes) -> None:
+        content = end.join((b"id,at,x", b'a,10000000001,"one', b'two"', b""))
+        assert json.loads(only(content, RowFormat.CSV).event)["x"] == f"one{end.decode()}two"
+
+    def test_rows_after_an_over_long_field_of_several_lines_are_not_lost(self) -> None:
+        field = b"\n".join([b"s3cr3t, of course" * 10] * 2000)
+        content = b'id,at,x\na,10000000001,"%s"\nb,10000000002,"1\n2"\nc,10000000003,\n' % field
+        malformed, *rest = read(content, RowFormat.CSV)
+        assert isinstance(malformed, Malformed)
+        assert malformed.line == 2
+        assert "field larger than field limit" in malformed.detail
+        assert "the row reaches to line 2001; all of it is lost" in malformed.detail
+        assert [row.entity_key for row in rest if isinstance(row, AgentEnvelope)] == [b"b", b"c"]
+        assert len(rest) == 2
+
+    def test_rows_after_an_over_long_line_are_not_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rows, "MAX_LINE_BYTES", 32)
+        content = b'id,at,x\na,1,"%s\n%s\n"\nb,10000000002,\n' % (b"y" * 64, b"z" * 12)
+        malformed, row = read(content, RowFormat.CSV)
+        assert isinstance(row, AgentEnvelope)
+        assert malformed == Malformed(
+            "f", 2, "longer than 32 bytes (the row reaches to line 4; all of it is lost)"
+        )
+
+    def test_the_search_for_the_end_of_an_over_long_field_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rows, "MAX_LINE_BYTES", 32)
+        content = b'id,at,x\na,1,"%s\n' % (b"y" * 64) + b"b,10000000002,1\n" * 4
+        malformed, *rest = read(content, RowFormat.CSV)
+        assert isinstance(malformed, Malformed)
+        assert "reaches to line 4" in malformed.detail
+        assert [type(row) for row in rest] == [AgentEnvelope] * 2
 
     def test_an_empty_file_has_no_rows(self) -> None:
         assert read(b"", RowFormat.CSV) == []
@@ -223,10 +287,10 @@ class TestCheckFields:
 
     def test_a_field_in_none_of_the_first_rows(self, source: Input) -> None:
         with pytest.raises(
-            InputError, match="none of the first rows has the field 'id'; their fields: at, x"
+            InputError, match=r"none of the first rows has the field 'id' \(--key\); their fields: at, x"
         ):
             self.check(source, b'{"at": 1}\n{"x": 1}\n', RowFormat.JSONL)
-        with pytest.raises(InputError, match="events has no column 'id'; its columns: at, x"):
+        with pytest.raises(InputError, match=r"events: its header, of 2 columns, lacks 'id' \(--key\)$"):
             self.check(source, b"at,x\n", RowFormat.CSV)
         with pytest.raises(InputError, match="'body'"):
             self.check(source, b"id,at\n", RowFormat.CSV, Fields("id", "at", payload="body"))
@@ -240,7 +304,7 @@ class TestCheckFields:
     @pytest.mark.parametrize(
         ("header", "message"),
         [
-            (b"id,at,id\n", "more than one column 'id'"),
+            (b"id,at,id\n", "columns 1 and 3 of its header have the same name$"),
             (b"id,\xff\n", "not UTF-8"),
             (b'"id,at\n', "no CSV header"),
         ],

@@ -84,8 +84,11 @@ def test_what_is_not_there(target: str, message: str) -> None:
     ("code", "message"),
     [
         ("import not_installed_anywhere", "needs 'not_installed_anywhere', which is not installed"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("def (", "SyntaxError"),
+        ("1 / 0", r"ZeroDivisionError at their_broken\.py:1$"),
+        ("def (", r"SyntaxError at their_broken\.py:1$"),
+        ("raise SystemExit('s3cr3t')", "exited while it was imported$"),
+        ("import sys\nsys.exit(3)", "exited with status 3 while it was imported$"),
+        ("class E(BaseException): ...\nraise E('s3cr3t')", r"failed with E at their_broken\.py:2$"),
     ],
 )
 def test_a_module_that_does_not_import(folder: Path, code: str, message: str) -> None:

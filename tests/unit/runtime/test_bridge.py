@@ -11,7 +11,7 @@ import time
 import pytest
 
 from beam_agents.runtime import bridge as module
-from beam_agents.runtime.bridge import AsyncBridge, DeadlineExceeded, shared_bridge
+from beam_agents.runtime.bridge import AsyncBridge, DeadlineExceeded, on_loop_thread, shared_bridge
 
 
 @pytest.fixture
@@ -224,3 +224,61 @@ assert parent.run(asyncio.sleep(0.001, "parent")) == "parent"
 """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+
+
+def test_a_coroutine_may_start_on_the_loops_thread(bridge: AsyncBridge) -> None:
+    async def where() -> tuple[int, int]:
+        before = threading.get_ident()
+        await asyncio.sleep(0)
+        return before, threading.get_ident()
+
+    before, after = bridge.run(where(), inline=False)
+    assert before == after != threading.get_ident()
+    with pytest.raises(LookupError):
+        bridge.run(fails_at_once(), inline=False)
+    with pytest.raises(DeadlineExceeded):
+        bridge.run(asyncio.sleep(3_600), 0.01, inline=False)
+
+
+async def fails_at_once() -> None:
+    raise LookupError
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_how_the_first_step_ended_is_told(bridge: AsyncBridge, inline: bool) -> None:  # noqa: FBT001 - a parameter
+    told: list[bool] = []
+    bridge.run(asyncio.sleep(0), inline=inline, on_first_step=told.append)
+
+    async def at_once() -> None:
+        pass
+
+    bridge.run(at_once(), inline=inline, on_first_step=told.append)
+    assert told == [False, True]
+
+
+def test_a_coroutine_can_go_on_on_the_loops_thread(bridge: AsyncBridge) -> None:
+    async def where() -> tuple[int, int]:
+        before = threading.get_ident()
+        await on_loop_thread()
+        return before, threading.get_ident()
+
+    before, after = bridge.run(where())
+    assert before == threading.get_ident() != after
+    before, after = bridge.run(where(), inline=False)
+    assert before == after
+    assert asyncio.run(where())[0] == threading.get_ident()
+
+
+def test_a_loop_that_is_blocked_when_a_coroutine_is_to_start_there_is_told(
+    bridge: AsyncBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STALL_AFTER_S", 0.01)
+    release = threading.Event()
+    bridge.loop.call_soon_threadsafe(release.wait, 10)
+    threading.Timer(0.05, release.set).start()
+    stalls: list[str] = []
+    assert (
+        bridge.run(asyncio.sleep(0, "done"), on_stall=lambda: stalls.append("stalled"), inline=False)
+        == "done"
+    )
+    assert stalls == ["stalled"]

@@ -168,9 +168,9 @@ def test_a_tool_or_client_of_the_wrong_kind_is_named() -> None:
         return Complete()
 
     (error,) = send(asks, provider_factory=Client)[0].errors
-    assert error.detail.startswith("TypeError")
+    assert "must return" in error.detail
     (error,) = send(reads, tools=[Tool("tool", returns_text)])[0].errors
-    assert error.detail.startswith("TypeError")
+    assert "must return" in error.detail
 
 
 def test_the_budget_counts_replayed_answers_too() -> None:

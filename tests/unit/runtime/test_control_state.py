@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from beam_agents import AgentConfig, AgentContext, Complete, Suspend
-from beam_agents.runtime.activation import MAX_SETTLED_INTENTS
+from beam_agents.runtime.control import MAX_SETTLED_INTENTS
 from beam_agents.testing import AgentHarness, KeyState, answer, event
 
 GOLDEN = pathlib.Path(__file__).with_name("golden") / "control_v1.bin"

@@ -32,8 +32,8 @@ async def ask(ctx: AgentContext) -> Complete | Suspend:
 
 
 def test_a_fault_needs_a_step_that_there_is() -> None:
-    with pytest.raises(ValueError, match="decode, agent, summarize, run, commit, expire, bundle"):
-        FailOnce("flush")
+    with pytest.raises(ValueError, match="decode, agent, summarize, run, flush, commit, expire, bundle"):
+        FailOnce("no such step")
     with pytest.raises(ValueError, match="occurrence"):
         FailOnce("run", occurrence=0)
 

@@ -1,0 +1,16 @@
+"""What an activation emits: the main output's bytes, and what goes to the other two outputs."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from apache_beam.pvalue import TaggedOutput
+
+from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
+
+__all__ = ["ERRORS", "INTENTS", "Element"]
+
+Element: TypeAlias = bytes | TaggedOutput[str, ToolIntent | ActivationError]
+
+INTENTS: Final = "intents"
+ERRORS: Final = "errors"
