@@ -12,7 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or later is needed; {sys.executable} is {v[0]}.{v[1]}. Name one: make PYTHON=python3.12 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,memory-stores]' --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev
 	touch $@
 
 run: $(STAMP)

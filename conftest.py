@@ -8,7 +8,8 @@ from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md"]
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["README.md", "docs/*.md", "docs/telemetry/*.md"],
 ).pytest()
 
 

@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from beam_agents.checks import check_int, kind_of
 from beam_agents.memory.compaction import Compactor, DropOldestCompactor, SummarizeCompactor
 from beam_agents.memory.expiry import ExpireHook, check_hook
 from beam_agents.memory.stores.uri import parse_store_uri, redact
@@ -15,6 +16,7 @@ from beam_agents.signals.plugins import resolve_plugins
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from beam_agents.memory.stores.uri import StoreUri
     from beam_agents.model.types import LLMClient
     from beam_agents.signals.observer import TelemetryPlugin
 
@@ -45,7 +47,7 @@ class Tool:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"Tool.name must be a non-empty str, not {self.name!r}")
         if not is_async_callable(self.call):
-            raise TypeError(f"Tool.call of {self.name!r} must be an async function, not {_kind(self.call)}")
+            raise TypeError(f"Tool.call of {self.name!r} must be an async function, not {kind_of(self.call)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +95,19 @@ class AgentConfig:
         if self.provider_factory is not None and not callable(self.provider_factory):
             raise TypeError(
                 "AgentConfig.provider_factory must be a function that returns an LLMClient, "
-                f"not {_kind(self.provider_factory)}"
+                f"not {kind_of(self.provider_factory)}"
             )
         if self.compactor is not None and not isinstance(self.compactor, Compactor):
-            raise TypeError(f"AgentConfig.compactor must be a Compactor or None, not {_kind(self.compactor)}")
+            raise TypeError(
+                f"AgentConfig.compactor must be a Compactor or None, not {kind_of(self.compactor)}"
+            )
         if self.summarizer is not None and not isinstance(self.summarizer, SummarizeCompactor):
             raise TypeError(
-                f"AgentConfig.summarizer must be a SummarizeCompactor or None, not {_kind(self.summarizer)}"
+                f"AgentConfig.summarizer must be a SummarizeCompactor or None, not {kind_of(self.summarizer)}"
             )
         if not isinstance(self.replay_cache, ReplayCacheLimits):
             raise TypeError(
-                f"AgentConfig.replay_cache must be ReplayCacheLimits, not {_kind(self.replay_cache)}"
+                f"AgentConfig.replay_cache must be ReplayCacheLimits, not {kind_of(self.replay_cache)}"
             )
         self._check_numbers()
         self._check_longterm()
@@ -115,19 +119,24 @@ class AgentConfig:
         """``telemetry`` as objects: names were looked up when this configuration was built."""
         return cast("tuple[TelemetryPlugin, ...]", self.telemetry)
 
+    @property
+    def store_uri(self) -> StoreUri | None:
+        """``longterm_memory``, taken apart; None where that tier is off."""
+        return None if self.longterm_memory is None else parse_store_uri(self.longterm_memory)
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _check_numbers(self) -> None:
-        _check_int("ttl_ms", self.ttl_ms, 1, MAX_MS)
-        _check_int("max_future_skew_ms", self.max_future_skew_ms, 0, MAX_MS)
+        check_int("AgentConfig.ttl_ms", self.ttl_ms, 1, MAX_MS)
+        check_int("AgentConfig.max_future_skew_ms", self.max_future_skew_ms, 0, MAX_MS)
         if self.suspension_timeout_ms is not None:
-            _check_int("suspension_timeout_ms", self.suspension_timeout_ms, 1, MAX_MS)
+            check_int("AgentConfig.suspension_timeout_ms", self.suspension_timeout_ms, 1, MAX_MS)
         if self.max_tokens_per_activation is not None:
-            _check_int("max_tokens_per_activation", self.max_tokens_per_activation, 1, 2**62)
+            check_int("AgentConfig.max_tokens_per_activation", self.max_tokens_per_activation, 1, 2**62)
         timeout = self.activation_timeout_s
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise TypeError(f"AgentConfig.activation_timeout_s must be a number, not {_kind(timeout)}")
+            raise TypeError(f"AgentConfig.activation_timeout_s must be a number, not {kind_of(timeout)}")
         if not 0 < timeout <= MAX_MS / 1000:
             raise ValueError(f"AgentConfig.activation_timeout_s must be a positive number, not {timeout!r}")
 
@@ -135,7 +144,7 @@ class AgentConfig:
         if self.longterm_memory is not None:
             if not isinstance(self.longterm_memory, str):
                 raise TypeError(
-                    f"AgentConfig.longterm_memory must be a URI or None, not {_kind(self.longterm_memory)}"
+                    f"AgentConfig.longterm_memory must be a URI or None, not {kind_of(self.longterm_memory)}"
                 )
             parse_store_uri(self.longterm_memory)
         elif self.on_expire is not None:
@@ -146,7 +155,7 @@ class AgentConfig:
             if isinstance(self.on_expire, type) or not isinstance(self.on_expire, ExpireHook):
                 raise TypeError(
                     "AgentConfig.on_expire must be an ExpireHook, such as FlushToLongterm(), "
-                    f"not {_kind(self.on_expire)}"
+                    f"not {kind_of(self.on_expire)}"
                 )
             check_hook(self.on_expire)
 
@@ -167,28 +176,17 @@ def _shown(name: str, value: object) -> str:
     if name == "longterm_memory" and isinstance(value, str):
         return redact(value)
     if name == "provider_factory" and value is not None:
-        return _kind(value)
+        return kind_of(value)
     return repr(value)
-
-
-def _kind(value: object) -> str:
-    return getattr(value, "__name__", type(value).__name__)
-
-
-def _check_int(name: str, value: object, lowest: int, highest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"AgentConfig.{name} must be an int, not {_kind(value)}")
-    if not lowest <= value <= highest:
-        raise ValueError(f"AgentConfig.{name} must be from {lowest} to {highest}, not {value}")
 
 
 def _checked_tools(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     if isinstance(tools, Tool) or not hasattr(tools, "__iter__"):
-        raise TypeError(f"AgentConfig.tools must be a sequence of Tool, not {_kind(tools)}")
+        raise TypeError(f"AgentConfig.tools must be a sequence of Tool, not {kind_of(tools)}")
     checked = tuple(tools)
     for tool in checked:
         if not isinstance(tool, Tool):
-            raise TypeError(f"AgentConfig.tools must hold Tool objects, not {_kind(tool)}")
+            raise TypeError(f"AgentConfig.tools must hold Tool objects, not {kind_of(tool)}")
     names = [tool.name for tool in checked]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

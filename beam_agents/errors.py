@@ -43,7 +43,7 @@ class BeamAgentsError(Exception):
 
 
 class InvalidArgument(BeamAgentsError, ValueError):
-    """An agent called something of ours with a value that it may not have.
+    """Something of ours was called, by an agent or as configuration, with a value that it may not have.
 
     Attributes:
         problem: What is wrong and what would be right. Holds names, types and sizes, no content.
@@ -58,7 +58,7 @@ class InvalidArgument(BeamAgentsError, ValueError):
 
 
 class InvalidArgumentType(InvalidArgument, TypeError):
-    """An agent called something of ours with a value of a type that it may not be of."""
+    """Something of ours was called with a value of a type that it may not be of."""
 
 
 class UnknownTool(InvalidArgument, LookupError):

@@ -32,6 +32,7 @@ from beam_agents.cli.rows import Fields, InputError, RowFormat, check_fields
 from beam_agents.cli.staging import OutputError, StagedFile, is_streamed
 from beam_agents.cli.store import store_app
 from beam_agents.cli.targets import TargetError, load_target
+from beam_agents.cli.telemetry import telemetry_app
 from beam_agents.config import AgentConfig, is_async_callable
 from beam_agents.memory.compaction import DropOldestCompactor
 
@@ -69,6 +70,7 @@ app = typer.Typer(
 
 
 app.add_typer(store_app, name="store")
+app.add_typer(telemetry_app, name="telemetry")
 
 
 def main() -> None:
@@ -195,7 +197,10 @@ def run(
     ] = None,
     telemetry: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME?OPTION=VALUE", help="A telemetry plugin. Repeat it for several."),
+        typer.Option(
+            metavar="NAME?OPTION=VALUE",
+            help="A telemetry plugin (see beam-agents telemetry list). Repeat it for several.",
+        ),
     ] = None,
     runner: Annotated[
         str,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from beam_agents.cli.durations import parse_duration_ms, shown_duration
 from beam_agents.cli.lines import row_line
@@ -20,11 +17,14 @@ from beam_agents.cli.store_repair import plan_repair
 from beam_agents.cli.store_session import ONE_ATTEMPT, complain, opened, read_uri, run_on_loop
 from beam_agents.cli.store_text import cursor_of, given_bytes, place_of, shown_bytes, shown_size, shown_time
 from beam_agents.cli.store_trim import TrimTotals, trim_rows
+from beam_agents.cli.tables import columns, plain_console
 from beam_agents.errors import StateUndecodable, StateVersionUnsupported
 from beam_agents.memory.stores.contract import MAX_SEQ, decode_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from rich.table import Table
 
     from beam_agents.cli.store_check import CheckStep
     from beam_agents.cli.store_copy import Comparison
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from beam_agents.memory.stores.uri import StoreUri
 
 __all__ = ["store_app"]
-
-_PIPE_WIDTH: Final = 160
-"""Columns of a table that goes to no terminal."""
 
 _DEFAULT_BATCH: Final = 200
 _MAX_BATCH: Final = 10_000
@@ -105,7 +102,7 @@ def check(uri: Uri) -> None:
             return await check_store(store, _now_ms())
 
     steps = run_on_loop(checked())
-    table = _columns("step", "result", ">ms")
+    table = columns("step", "result", ">ms")
     for step in steps:
         table.add_row(step.name, "ok" if step.ok else "FAILED", f"{step.seconds * 1000:.1f}")
     _print(f"Check of {parsed.redacted}", table)
@@ -148,7 +145,7 @@ def copy(
     totals = CopyTotals(after=None if after is None else _place("--after", after))
 
     async def copied() -> Comparison | None:
-        said = _console(stderr=True)
+        said = plain_console(stderr=True)
         async with opened(from_uri) as reading, opened(to_uri) as writing:
             with counted(said, "rows copied") as on_rows:
                 await copy_rows(reading, writing, totals, entity_key=entity_key, batch=batch, on_rows=on_rows)
@@ -220,7 +217,7 @@ def list_rows(
     parsed = read_uri(uri)
     entity_key = _given("--entity", entity, entity_base64)
     now_ms = _now_ms()
-    table = _columns("entity", "key", ">bytes", ">seq", ">age")
+    table = columns("entity", "key", ">bytes", ">seq", ">age")
 
     def show(row: StoreRow) -> None:
         if as_json:
@@ -345,7 +342,7 @@ def trim(
 
     async def trimmed() -> None:
         async with opened(parsed) as store:
-            with counted(_console(stderr=True), "rows read") as on_rows:
+            with counted(plain_console(stderr=True), "rows read") as on_rows:
                 await trim_rows(
                     store,
                     totals,
@@ -458,7 +455,7 @@ def _ids(rows: Iterable[StoreRow]) -> list[RowId]:
 
 
 def _repair_table(plan: RepairPlan) -> Table:
-    table = _columns("entity", "key", ">seq before", ">seq after", "updated at")
+    table = columns("entity", "key", ">seq before", ">seq after", "updated at")
     for row, lowered in plan.lowered:
         table.add_row(
             shown_bytes(row.entity_key),
@@ -507,32 +504,16 @@ def _place(option: str, cursor: str) -> RowId:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _console(*, stderr: bool = False) -> Console:
-    """Return a console that takes nothing in a key for markup, and is wide where nobody looks."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
-
-
 def _print(title: str, table: Table) -> None:
     """Print a table below its title, which may be wider: a URI is not folded."""
-    console = _console()
+    console = plain_console()
     console.print(title, soft_wrap=True)
     console.print(table)
 
 
-def _columns(*names: str) -> Table:
-    """Return an empty table; a ``>`` before a column's name aligns it to the right."""
-    table = Table()
-    for name in names:
-        justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
-        table.add_column(name.removeprefix(">"), overflow="fold", justify=justify)
-    return table
-
-
 def _pairs() -> Table:
     """Return an empty table of names and values."""
-    table = _columns("", ">")
+    table = columns("", ">")
     table.show_header = False
     return table
 

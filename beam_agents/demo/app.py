@@ -19,12 +19,26 @@ from beam_agents.cli.report import new_table, result_table
 from beam_agents.cli.rows import Fields, Input, RowFormat
 from beam_agents.cli.staging import OutputError, StagedFile, publish
 from beam_agents.demo.data import FlightsMissing, flights_archive, write_flights
-from beam_agents.demo.flights import CONFIG, LIMIT_MINUTES, RECENT_LEGS, watch_aircraft
+from beam_agents.demo.flights import LIMIT_MINUTES, PROFILE, RECENT_LEGS, flights_config, watch_aircraft
+from beam_agents.demo.store import (
+    command_line,
+    count_rows,
+    provision_store,
+    publish_store,
+    sqlite_uri,
+    store_in_use,
+)
+from beam_agents.signals import catalogue
+from beam_agents.signals.types import UpsertResult
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Aircraft", "Findings", "demo", "findings", "main"]
+    from beam_agents.cli.job import JobResult
+    from beam_agents.cli.tally import Tally
+    from beam_agents.demo.store import StoredRows
+
+__all__ = ["Aircraft", "Findings", "demo", "findings", "flights_job", "main"]
 
 DEFAULT_ROWS: Final = 20_000
 SHOWN_AIRCRAFT: Final = 5
@@ -94,36 +108,56 @@ def demo(
     configure_logging(verbose=verbose)
     if rows != "all" and not (rows.isdecimal() and int(rows) > 0):
         raise typer.BadParameter(f"{rows!r} is neither a positive number nor all", param_hint="--rows")
-    job = _job(out)
-    source = Path(job.inputs[0].path)
+    alerts, memory = out / "alerts.jsonl", out / "memory.sqlite"
+    source = out / "flights.csv"
+    result: JobResult | None = None
     try:
         flights_archive()
         out.mkdir(parents=True, exist_ok=True)
         write_flights(source, None if rows == "all" else int(rows))
-        result = run_job(job, progress_on(Console(stderr=True), source.stat().st_size))
+        with StagedFile(memory) as staged:
+            # A store of the run's own: rows of an earlier one would be news of the same flights.
+            in_use = sqlite_uri(store_in_use(staged))
+            provision_store(in_use)
+            job = flights_job(out, in_use)
+            result = run_job(job, progress_on(Console(stderr=True), source.stat().st_size))
+            publish_store(staged, memory)
+            found = findings(job.out, job.errors, alerts)
     except FlightsMissing as missing:
         typer.echo(f"beam-agents: {missing}", err=True)
         raise typer.Exit(2) from missing
     except OutputError as error:
-        typer.echo(f"beam-agents: {error}; no output was written", err=True)
+        typer.echo(f"beam-agents: {error}{'; no output was written' if result is None else ''}", err=True)
         raise typer.Exit(1) from error
     except JobFailed as failure:
         report_failure(failure, verbose=verbose)
         raise typer.Exit(1) from failure
-    found = findings(job.out, job.errors, out / "alerts.jsonl")
+    uri = sqlite_uri(memory)
     console = Console()
     console.print(result_table(job, result))
-    console.print(_table(found, out / "alerts.jsonl"))
+    console.print(_table(found, alerts))
+    console.print(_store_table(memory, count_rows(uri), result.tally))
+    # No part of the table, which would fold them: they are there to be copied.
+    typer.echo(f"to list the rows: {command_line('store', 'ls', uri)}")
+    if found.worst:
+        entity = found.worst[0].tail_number
+        get = command_line("store", "get", uri, "--entity", entity, "--key", PROFILE, "--show-values")
+        typer.echo(f"to see one of them: {get}")
     if result.errors.total() > found.no_tail_number:
         typer.echo(f"beam-agents: there were errors; see {job.errors}", err=True)
         raise typer.Exit(1)
 
 
-def _job(out: Path) -> Job:
-    """Return the demo's run over ``flights.csv`` in a folder, where all its files go."""
+def flights_job(out: Path, longterm_memory: str) -> Job:
+    """Return the demo's run over a folder's ``flights.csv``, with its files in that folder.
+
+    Args:
+        out: The folder.
+        longterm_memory: The URI of a store that has been provisioned.
+    """
     return Job(
         agent=watch_aircraft,
-        config=CONFIG,
+        config=flights_config(longterm_memory),
         inputs=(Input(str(out / "flights.csv"), "flights.csv"),),
         row_format=RowFormat.CSV,
         fields=Fields(key="tailnum", time="scheduled"),
@@ -182,4 +216,18 @@ def _table(found: Findings, alerts: Path) -> Table:
             f"worst aircraft {place}: {each.tail_number}",
             f"{each.mean_delay_minutes:.1f} min (mean of {each.departures})",
         )
+    return table
+
+
+def _store_table(memory: Path, rows: StoredRows, tally: Tally) -> Table:
+    table = new_table(f"What outlasts the run, in {memory}")
+    table.add_row("rows of totals, one for each aircraft", f"{rows.profiles:,}")
+    table.add_row("rows of totals, one for each aircraft and month", f"{rows.months:,}")
+    table.add_row("working memories of aircraft that expired", f"{rows.working_memories:,}")
+    applied, stale = (
+        tally.total(catalogue.LONGTERM_UPSERTS, "sqlite", result.value)
+        for result in (UpsertResult.APPLIED, UpsertResult.STALE)
+    )
+    table.add_row("upserts that the store applied", f"{applied:,}")
+    table.add_row("stale upserts, which it refused", f"{stale:,}")
     return table

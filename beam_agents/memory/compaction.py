@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from beam_agents.checks import check_int, check_text, check_texts, kind_of
 from beam_agents.memory.layout import HARD_CAP_BYTES, SOFT_CAP_BYTES
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class DropOldestCompactor(Compactor):
     protected_prefixes: tuple[str, ...] = ("__langgraph__/",)
 
     def __post_init__(self) -> None:
-        _check_int("DropOldestCompactor.target_bytes", self.target_bytes, 1, HARD_CAP_BYTES)
-        _check_strings("DropOldestCompactor.protected_prefixes", self.protected_prefixes)
+        check_int("DropOldestCompactor.target_bytes", self.target_bytes, 1, HARD_CAP_BYTES)
+        check_texts("DropOldestCompactor.protected_prefixes", self.protected_prefixes)
 
     def select_evictions(
         self,
@@ -135,46 +136,16 @@ class SummarizeCompactor:
         for name in ("build_request", "extract_summary"):
             function = getattr(self, name)
             if not callable(function):
-                raise TypeError(f"SummarizeCompactor.{name} must be a function, not {_kind(function)}")
-        _check_strings("SummarizeCompactor.source_keys", self.source_keys)
+                raise TypeError(f"SummarizeCompactor.{name} must be a function, not {kind_of(function)}")
+        check_texts("SummarizeCompactor.source_keys", self.source_keys)
         if not self.source_keys:
             raise ValueError("SummarizeCompactor.source_keys must name at least one ring")
         if len(set(self.source_keys)) < len(self.source_keys):
             raise ValueError("SummarizeCompactor.source_keys must name each ring once")
-        _check_string("SummarizeCompactor.summary_key", self.summary_key)
+        check_text("SummarizeCompactor.summary_key", self.summary_key)
         if self.summary_key in self.source_keys:
             raise ValueError(
                 "SummarizeCompactor.summary_key must not be among source_keys: it holds a scalar"
             )
-        _check_int("SummarizeCompactor.keep_recent", self.keep_recent, 0, None)
-        _check_int("SummarizeCompactor.trigger_bytes", self.trigger_bytes, 1, HARD_CAP_BYTES)
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
-def _check_int(name: str, value: object, lowest: int, highest: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {_kind(value)}")
-    if value < lowest or (highest is not None and value > highest):
-        wanted = f"at least {lowest}" if highest is None else f"from {lowest} to {highest}"
-        raise ValueError(f"{name} must be {wanted}, not {value}")
-
-
-def _check_strings(name: str, value: object) -> None:
-    if not isinstance(value, tuple):
-        raise TypeError(f"{name} must be a tuple of str, not {_kind(value)}")
-    for each in value:
-        _check_string(f"each of {name}", each)
-
-
-def _check_string(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {_kind(value)}")
-    if not value:
-        raise ValueError(f"{name} must not be empty")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} must be text that UTF-8 can hold (no lone surrogates)") from error
+        check_int("SummarizeCompactor.keep_recent", self.keep_recent, 0)
+        check_int("SummarizeCompactor.trigger_bytes", self.trigger_bytes, 1, HARD_CAP_BYTES)

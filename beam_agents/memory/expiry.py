@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from beam_agents.checks import check_int
 from beam_agents.memory.compaction import EntryKind
 from beam_agents.memory.facade import WorkingMemory
 from beam_agents.memory.stores.contract import MAX_KEY_BYTES, StoreLimits, check_key
@@ -132,13 +133,8 @@ def check_hook(hook: ExpireHook) -> None:
         raise TypeError(f"{kind}.timeout_s must be a number, not {type(timeout_s).__name__}")
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ValueError(f"{kind}.timeout_s must be above 0 and at most {MAX_TIMEOUT_S}, not {timeout_s!r}")
-    attempts = hook.max_attempts
-    if attempts is None:
-        return
-    if isinstance(attempts, bool) or not isinstance(attempts, int):
-        raise TypeError(f"{kind}.max_attempts must be an int or None, not {type(attempts).__name__}")
-    if attempts < 1:
-        raise ValueError(f"{kind}.max_attempts must be at least 1, not {attempts}")
+    if hook.max_attempts is not None:
+        check_int(f"{kind}.max_attempts", hook.max_attempts, 1)
 
 
 def backoff_ms(failures: int) -> int:

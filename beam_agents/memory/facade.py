@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from beam_agents.checks import check_int, kind_of
 from beam_agents.errors import (
     ActivationClosed,
     InvalidArgument,
@@ -105,9 +106,9 @@ class WorkingMemory:
             StateVersionUnsupported: A newer version wrote ``blob``.
         """
         if blob is not None and not isinstance(blob, bytes):
-            raise InvalidArgumentType(f"a memory blob must be bytes or None, not {_kind(blob)}")
+            raise InvalidArgumentType(f"a memory blob must be bytes or None, not {kind_of(blob)}")
         if compactor is not None and not isinstance(compactor, Compactor):
-            raise InvalidArgumentType(f"compactor must be a Compactor or None, not {_kind(compactor)}")
+            raise InvalidArgumentType(f"compactor must be a Compactor or None, not {kind_of(compactor)}")
         self._image = MemoryImage(blob)
         self._compactor = compactor
         self._soft_cap_compacts = soft_cap_compacts
@@ -162,7 +163,7 @@ class WorkingMemory:
         """
         key, entry = self._find(key)
         item = _check_bytes("item", item)
-        _check_count("max_items", max_items, 1)
+        check_int("max_items", max_items, 1)
         ring = Ring() if entry is None else _ring_of(key, entry)
         excess = max(0, ring.items + 1 - max_items)
         dropped = ring.oldest(excess)
@@ -197,7 +198,7 @@ class WorkingMemory:
             MemoryKindError: The key holds a scalar.
         """
         key, entry = self._find(key)
-        _check_count("keep", keep, 0)
+        check_int("keep", keep, 0)
         if entry is None:
             return ()
         ring = _ring_of(key, entry)
@@ -223,7 +224,7 @@ class WorkingMemory:
         """Return the keys that begin with ``prefix``, in the order of their UTF-8 bytes. Reads every page."""
         self._check_open()
         if not isinstance(prefix, str):
-            raise InvalidArgumentType(f"prefix must be a str, not {_kind(prefix)}")
+            raise InvalidArgumentType(f"prefix must be a str, not {kind_of(prefix)}")
         # Code points sort as their UTF-8 bytes do.
         return tuple(sorted(key for key in self._image.keys() if key.startswith(prefix)))  # noqa: SIM118 - no mapping
 
@@ -288,7 +289,7 @@ class WorkingMemory:
             raise ActivationClosed
         if type(key) is not str:
             if not isinstance(key, str):
-                raise InvalidArgumentType(f"a memory key must be a str, not {_kind(key)}")
+                raise InvalidArgumentType(f"a memory key must be a str, not {kind_of(key)}")
             key = str.__str__(key)
         return key, self._image.find(key)
 
@@ -356,7 +357,7 @@ class WorkingMemory:
             return [by_key.pop(each) for each in chosen]
         except (KeyError, TypeError):
             raise InvalidArgument(
-                f"{_kind(compactor)}.select_evictions must return keys that it was offered, each once"
+                f"{kind_of(compactor)}.select_evictions must return keys that it was offered, each once"
             ) from None
 
     def _refuse(self, key: str, after: int) -> None:
@@ -380,15 +381,4 @@ def _check_bytes(name: str, value: object) -> bytes:
         return value
     if isinstance(value, bytes):
         return bytes(value)
-    raise InvalidArgumentType(f"a memory {name} must be bytes, not {_kind(value)}: encode it first")
-
-
-def _check_count(name: str, value: object, lowest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgumentType(f"{name} must be an int, not {_kind(value)}")
-    if value < lowest:
-        raise InvalidArgument(f"{name} must be at least {lowest}, not {value}")
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
+    raise InvalidArgumentType(f"a memory {name} must be bytes, not {kind_of(value)}: encode it first")

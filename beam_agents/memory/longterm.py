@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from beam_agents.checks import check_int
 from beam_agents.errors import ActivationClosed, InvalidArgument, InvalidArgumentType
-from beam_agents.memory.stores.contract import MemoryRecord, StoreRow, check_key, decode_record, encode_record
+from beam_agents.memory.stores.contract import (
+    MAX_FOUND,
+    MemoryRecord,
+    StoreRow,
+    check_key,
+    decode_record,
+    encode_record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from beam_agents.memory.stores.contract import StoreLimits
 
-__all__ = ["LongTermMemory", "Reader"]
+__all__ = ["LongTermMemory", "Reader", "Watcher"]
 
 
 class Reader(Protocol):
@@ -32,6 +40,18 @@ class Reader(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Who is told what the overlay did."""
+
+    def saved(self, key_bytes: int, value_bytes: int) -> None:
+        """A row was staged; its key and value have so many bytes."""
+        ...
+
+    def overlaid(self, rows: int) -> None:
+        """Of what the last search returns, so many rows are staged ones."""
+        ...
+
+
 class LongTermMemory:
     """One entity's rows in the long-term store, during one activation.
 
@@ -40,7 +60,9 @@ class LongTermMemory:
     same key returned: a retry may read what its failed attempt flushed.
     """
 
-    def __init__(self, reader: Reader, *, entity_key: bytes, seq: int, now_ms: int) -> None:
+    def __init__(
+        self, reader: Reader, *, entity_key: bytes, seq: int, now_ms: int, watcher: Watcher | None = None
+    ) -> None:
         """Open the tier.
 
         Args:
@@ -48,8 +70,10 @@ class LongTermMemory:
             entity_key: The entity.
             seq: The activation's seq, which the guard compares.
             now_ms: The activation's clock, milliseconds since the Unix epoch.
+            watcher: Is told what is staged, and what of it reads see.
         """
         self._reader = reader
+        self._watcher = watcher
         self._entity_key = entity_key
         self._seq = seq
         self._now_ms = now_ms
@@ -92,19 +116,18 @@ class LongTermMemory:
             check_key(prefix, self._reader.limits)
         elif not isinstance(prefix, str):
             raise InvalidArgumentType(f"search takes a prefix as a str, not {type(prefix).__name__}")
-        if isinstance(limit, bool) or not isinstance(limit, int):
-            raise InvalidArgumentType(f"search takes a limit as an int, not {type(limit).__name__}")
-        if limit < 1:
-            raise InvalidArgument(f"search takes a limit of at least 1, not {limit}")
+        check_int("search's limit", limit, 1)
         # What is staged takes the place of rows or goes between them: more than `limit` stored rows are
         # never among the first `limit` of both together.
-        found = {
-            row.key: decode_record(row) for row in await self._reader.search(self._entity_key, prefix, limit)
-        }
+        stored = await self._reader.search(self._entity_key, prefix, min(limit, MAX_FOUND))
+        found = {row.key: decode_record(row) for row in stored}
         for key, value in self._staged.items():
             if key.startswith(prefix):
                 found[key] = self._record(key, value)
-        return tuple(found[key] for key in sorted(found, key=str.encode)[:limit])
+        keys = sorted(found, key=str.encode)[:limit]
+        if self._watcher is not None:
+            self._watcher.overlaid(sum(key in self._staged for key in keys))
+        return tuple(found[key] for key in keys)
 
     def save(self, key: str, value: bytes) -> None:
         """Stage a row, to be written when the activation has succeeded; the last save of a key wins.
@@ -132,6 +155,8 @@ class LongTermMemory:
                 f"this one has {len(self._entity_key)}"
             )
         self._staged[key] = bytes(value)
+        if self._watcher is not None:
+            self._watcher.saved(len(key.encode()), len(value))
 
     @property
     def staged(self) -> tuple[StoreRow, ...]:

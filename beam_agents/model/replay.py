@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from google.protobuf.message import DecodeError
 
+from beam_agents.checks import check_int
 from beam_agents.errors import StateUndecodable, StateVersionUnsupported, hash_entity_key
 from beam_agents.model.stash import begin_attempt, process_stash
 from beam_agents.model.types import LlmResponse
@@ -71,11 +72,7 @@ class ReplayCacheLimits:
 
     def __post_init__(self) -> None:
         for field in ("max_entries", "max_bytes", "max_entry_bytes", "max_age_ms"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"ReplayCacheLimits.{field} must be an int, not {type(value).__name__}")
-            if value < 1:
-                raise ValueError(f"ReplayCacheLimits.{field} must be at least 1, not {value}")
+            check_int(f"ReplayCacheLimits.{field}", getattr(self, field), 1)
         if self.max_entry_bytes > self.max_bytes:
             raise ValueError(
                 f"ReplayCacheLimits.max_entry_bytes ({self.max_entry_bytes}) must not exceed "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
+from beam_agents.checks import check_int
+
 __all__ = ["MAX_TOKENS", "LLMClient", "LlmRequest", "LlmResponse"]
 
 MAX_TOKENS: Final = 2**62
@@ -57,11 +59,7 @@ class LlmResponse:
         if not isinstance(self.body, bytes):
             raise TypeError(f"LlmResponse.body must be bytes, not {type(self.body).__name__}")
         for field in ("prompt_tokens", "completion_tokens"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"LlmResponse.{field} must be an int, not {type(value).__name__}")
-            if not 0 <= value <= MAX_TOKENS:
-                raise ValueError(f"LlmResponse.{field} must be from 0 to {MAX_TOKENS}, not {value}")
+            check_int(f"LlmResponse.{field}", getattr(self, field), 0, MAX_TOKENS)
 
 
 @runtime_checkable

@@ -49,7 +49,8 @@ from beam_agents.runtime.refusals import AgentExited, Refused, refusal, refuse
 from beam_agents.runtime.summarize import summarize
 from beam_agents.signals import attributes, catalogue
 from beam_agents.signals.observer import Record
-from beam_agents.signals.types import CallOutcome, Reason, StoreOperation
+from beam_agents.signals.types import CallOutcome, Content, Reason, StoreOperation
+from beam_agents.signals.wedges import wedge_table
 from beam_agents.wire.beam_agents_pb2 import (
     AgentEnvelope,
     ControlState,
@@ -135,12 +136,15 @@ class AgentRunner:
         """Run what one element asks for and return what it emits."""
         record = Record(catalogue.SPAN_INVOKE_AGENT, self.pipeline, self.name, key)
         record.traceparent = envelope.traceparent
-        self.worker.telemetry.activation_started(record)
         event_time_ms = _event_time_ms(envelope, timestamp)
         try:
             elements = self._process(key, envelope, event_time_ms, cells, record)
         except Refused as refused:
             elements = [refuse(record, envelope, event_time_ms, refused)]
+        except BaseException as error:
+            # The bundle fails, and the element with it: it will be tried again.
+            record.error_type = type(error).__name__
+            raise
         finally:
             record.end_ns = record.now_ns()
             self.worker.telemetry.record(record)
@@ -150,6 +154,7 @@ class AgentRunner:
         self, key: bytes, envelope: AgentEnvelope, event_time_ms: int | None, cells: Cells, record: Record
     ) -> list[Element]:
         _check_envelope(key, envelope)
+        self._check_expirable(key)
         if event_time_ms is not None:
             wall_ms = clock.wall_clock_ms()
             if is_in_future(event_time_ms, wall_ms, self.config.max_future_skew_ms):
@@ -188,6 +193,17 @@ class AgentRunner:
             # Again: an agent that was left behind has not closed it.
             activation.close()
             measure_attempted(activation)
+
+    def _check_expirable(self, key: bytes) -> None:
+        """Refuse a key whose memory could not be written when it expires, before it has any."""
+        store = self.worker.store
+        if self.config.on_expire is None or store is None or len(key) <= store.limits.max_entity_key_bytes:
+            return
+        raise Refused(
+            Reason.INVALID_ENVELOPE,
+            f"with AgentConfig.on_expire an entity key may have {store.limits.max_entity_key_bytes} bytes; "
+            f"this one has {len(key)}",
+        )
 
     def _keep_result(
         self, cells: Cells, control: ControlState, event_time_ms: int | None, record: Record
@@ -244,11 +260,18 @@ def decode(
     record.seq = seq
     record.attempt = begin_attempt(runner.run_id, key, seq, hash((envelope.event_id, envelope.event)))
     if resumed is not None:
-        record.link = resumed.traceparent
+        record.continues = resumed.seq, resumed.traceparent
+    # Not before: a trace's id depends on the seq, and a span's on the attempt.
+    runner.worker.telemetry.activation_started(record)
+    record.capture(None, Content.INPUT, envelope.event)
     waits = ExternalWaits(record)
     worker_store = runner.worker.store
     store = RecordedStore(worker_store, record, waits) if worker_store is not None else None
-    longterm = LongTermMemory(store, entity_key=key, seq=seq, now_ms=now_ms) if store is not None else None
+    longterm = (
+        LongTermMemory(store, entity_key=key, seq=seq, now_ms=now_ms, watcher=store)
+        if store is not None
+        else None
+    )
     step = record.begin(catalogue.SPAN_MEMORY_DECODE)
     try:
         memory = WorkingMemory(
@@ -353,6 +376,8 @@ async def _agent_then_summarizer(runner: AgentRunner, activation: Activation) ->
         # asyncio lets these through to whoever runs the loop; from the agent they end its activation alone.
         raise AgentExited from error
     _check_outcome(outcome, activation)
+    if outcome.output is not None:
+        activation.record.capture(None, Content.OUTPUT, outcome.output)
     runner.probed(ProbedStep.AGENT, context.entity_key)
     if runner.config.summarizer is not None:
         await summarize(context, runner.config.summarizer, activation.record)
@@ -409,6 +434,8 @@ def commit(runner: AgentRunner, activation: Activation, outcome: Outcome, cells:
     advance_clock(control, activation.event_time_ms, runner.config.ttl_ms)
     control.activations += 1
     control.expire_failures = control.expire_failing_since_ms = 0
+    # Its timer is set anew: whatever wedged the last one is no longer in the way of anything.
+    wedge_table().ended(runner.pipeline, runner.name, record.entity_key)
     if memory.stats.compactions:
         if control.compacted_at and control.activations - control.compacted_at <= COMPACTION_COOLDOWN:
             record.measure(catalogue.MEMORY_COMPACTION_COOLDOWN_BREACHES, 1)

@@ -17,7 +17,7 @@ from beam_agents.model.replay import decode_response, encode_response, request_d
 from beam_agents.model.types import LlmRequest, LlmResponse
 from beam_agents.runtime.bridge import on_loop_thread
 from beam_agents.signals import attributes, catalogue, conventions
-from beam_agents.signals.types import CacheResult, CallOutcome, Direction
+from beam_agents.signals.types import CacheResult, CallOutcome, Content, Direction
 from beam_agents.wire.beam_agents_pb2 import ToolIntent, ToolResult
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class AgentContext:
         step = record.begin(catalogue.SPAN_CHAT, request.model)
         step.attributes[conventions.GEN_AI_OPERATION_NAME] = conventions.CHAT
         step.attributes[conventions.GEN_AI_REQUEST_MODEL] = request.model
+        record.capture(step, Content.INPUT, request.body)
         error_type = ""
         try:
             digest = request_digest("model", request, record.entity_key, record.seq)
@@ -153,6 +154,7 @@ class AgentContext:
             raise
         finally:
             record.finish(step, error_type)
+        record.capture(step, Content.OUTPUT, response.body)
         step.attributes[conventions.GEN_AI_USAGE_INPUT_TOKENS] = response.prompt_tokens
         step.attributes[conventions.GEN_AI_USAGE_OUTPUT_TOKENS] = response.completion_tokens
         self._used_tokens += response.prompt_tokens + response.completion_tokens
@@ -231,13 +233,16 @@ class AgentContext:
         step = record.begin(catalogue.SPAN_EXECUTE_TOOL, tool)
         step.attributes[conventions.GEN_AI_OPERATION_NAME] = conventions.EXECUTE_TOOL
         step.attributes[conventions.GEN_AI_TOOL_NAME] = tool
+        record.capture(step, Content.INPUT, arguments)
         error_type = ""
         try:
             digest = request_digest("tool", LlmRequest(tool, arguments), record.entity_key, record.seq)
             answer, kept = await self._replay.get_or_ask(digest, lambda: self._run(tool, arguments, step))
             if kept:
                 self._note_lookup(step, CacheResult.HIT)
-            return decode_response(answer).body
+            result = decode_response(answer).body
+            record.capture(step, Content.OUTPUT, result)
+            return result  # noqa: TRY300 - what follows is what ends the step
         except BaseException as error:
             error_type = type(error).__name__
             raise

@@ -20,6 +20,7 @@ from beam_agents.runtime.expire import expire, time_out_suspension
 from beam_agents.runtime.probe import Probe, ProbedStep
 from beam_agents.runtime.worker import AgentWorker, acquire_worker, release_worker
 from beam_agents.signals.observer import Worker
+from beam_agents.signals.types import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from beam_agents.wire.beam_agents_pb2 import AgentEnvelope
 
 __all__ = ["AgentDoFn", "AgentDoFnWithDeadlines", "make_dofn"]
+
+FLUSH_TIMEOUT_S: Final = 1.0
+"""How long a failing timer's bundle waits for plugins to send what they hold."""
 
 CONTROL: Final = ReadModifyWriteStateSpec("control", BytesCoder())
 MEMORY: Final = ReadModifyWriteStateSpec("memory", BytesCoder())
@@ -67,7 +71,8 @@ class _AgentDoFnBase(beam.DoFn):
         self._pipeline = pipeline
         self._run_id = run_id
         self._probe = probe
-        self._worker_info = Worker(pipeline, name)
+        uri = config.store_uri
+        self._worker_info = Worker(pipeline, name, uri.backend if uri is not None else "")
 
     def setup(self) -> None:
         self._worker: AgentWorker = acquire_worker(self._run_id, self._config, self._worker_info)
@@ -94,12 +99,16 @@ class _AgentDoFnBase(beam.DoFn):
     def _cells(self, key: bytes, cells: Cells) -> Cells:
         return cells if self._probe is None else self._probe.cells(key, cells)
 
-    def _reported(self, phase: str, work: Callable[[], list[Element]]) -> list[Element]:
+    def _reported(self, phase: Phase, work: Callable[[], list[Element]]) -> list[Element]:
         """Do a bundle's work; what it raises fails the bundle, and is told first."""
         try:
             return work()
         except BaseException as error:
-            self._worker.telemetry.bundle_failed(self._worker_info, phase, type(error).__name__)
+            telemetry = self._worker.telemetry
+            telemetry.bundle_failed(self._worker_info, phase, type(error).__name__)
+            if phase == Phase.TIMER:
+                # Some runners end the process next, and with it whatever plugins still hold.
+                telemetry.flush(FLUSH_TIMEOUT_S)
             raise
 
 
@@ -119,7 +128,7 @@ class AgentDoFn(_AgentDoFnBase):
     ) -> list[Element]:
         key, envelope = element
         cells = self._cells(key, Cells(control, memory, replay, ttl))
-        return self._reported("process", lambda: self._runner.process(key, envelope, timestamp, cells))
+        return self._reported(Phase.PROCESS, lambda: self._runner.process(key, envelope, timestamp, cells))
 
     @on_timer(TTL)
     def on_ttl(  # noqa: D102 - Beam's own
@@ -132,7 +141,7 @@ class AgentDoFn(_AgentDoFnBase):
         ttl: Timer = cast("Timer", beam.DoFn.TimerParam(TTL)),
     ) -> list[Element]:
         cells = self._cells(key, Cells(control, memory, replay, ttl))
-        return self._reported("timer", lambda: expire(self._runner, key, timestamp.micros // 1000, cells))
+        return self._reported(Phase.TIMER, lambda: expire(self._runner, key, timestamp.micros // 1000, cells))
 
 
 class AgentDoFnWithDeadlines(_AgentDoFnBase):
@@ -153,7 +162,7 @@ class AgentDoFnWithDeadlines(_AgentDoFnBase):
     ) -> list[Element]:
         key, envelope = element
         cells = self._cells(key, Cells(control, memory, replay, ttl, suspension))
-        return self._reported("process", lambda: self._runner.process(key, envelope, timestamp, cells))
+        return self._reported(Phase.PROCESS, lambda: self._runner.process(key, envelope, timestamp, cells))
 
     @on_timer(TTL)
     def on_ttl(  # noqa: D102 - Beam's own
@@ -167,7 +176,7 @@ class AgentDoFnWithDeadlines(_AgentDoFnBase):
         suspension: Timer = cast("Timer", beam.DoFn.TimerParam(SUSPENSION)),
     ) -> list[Element]:
         cells = self._cells(key, Cells(control, memory, replay, ttl, suspension))
-        return self._reported("timer", lambda: expire(self._runner, key, timestamp.micros // 1000, cells))
+        return self._reported(Phase.TIMER, lambda: expire(self._runner, key, timestamp.micros // 1000, cells))
 
     @on_timer(SUSPENSION)
     def on_suspension(  # noqa: D102 - Beam's own
@@ -181,7 +190,7 @@ class AgentDoFnWithDeadlines(_AgentDoFnBase):
         suspension: Timer = cast("Timer", beam.DoFn.TimerParam(SUSPENSION)),
     ) -> list[Element]:
         cells = self._cells(key, Cells(control, memory, replay, ttl, suspension))
-        return self._reported("timer", lambda: time_out_suspension(self._runner, key, tag, cells))
+        return self._reported(Phase.TIMER, lambda: time_out_suspension(self._runner, key, tag, cells))
 
 
 def make_dofn(

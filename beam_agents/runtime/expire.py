@@ -36,6 +36,7 @@ from beam_agents.signals import catalogue
 from beam_agents.signals.observer import Record
 from beam_agents.signals.types import CallOutcome, Flushed, Reason, StoreOperation
 from beam_agents.signals.types import Outcome as OutcomeLabel
+from beam_agents.signals.wedges import wedge_table
 from beam_agents.wire.beam_agents_pb2 import ActivationError, AgentEnvelope
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _expire(runner: AgentRunner, key: bytes, fired_ms: int, cells: Cells, record
         return []
     control = decode_control(key, stored)
     record.seq = control.seq
-    record.link = control.traceparent
+    record.continues = control.seq, control.traceparent
     if fired_ms < min(control.expires_at_ms, MAX_TIMER_MS):
         record.measure(catalogue.TIMERS_EARLY, 1)
         set_ttl(cells, control)
@@ -83,6 +84,7 @@ def _expire(runner: AgentRunner, key: bytes, fired_ms: int, cells: Cells, record
     flushed = _flush_expiring(runner, key, fired_ms, control, cells, record)
     if flushed is None:
         return []
+    wedge_table().ended(runner.pipeline, runner.name, key)
     # Each call on a cell costs some runners a millisecond: only what holds something is cleared.
     if control.memory_entries:
         cells.memory.clear()
@@ -125,15 +127,31 @@ def _flush_expiring(
         _expire_failed(runner, error, fired_ms, control, cells, record)
         return None
     record.measure(catalogue.EXPIRE_FLUSHES, 1, backend, CallOutcome.OK.value)
+    record.measure(catalogue.LONGTERM_STAGED, len(rows), backend)
     measure_upserts(record, backend, results)
-    if control.expire_failures:
-        record.happened(
-            catalogue.EVENT_EXPIRE_RECOVERED,
-            backend=backend,
-            attempt=control.expire_failures + 1,
-            age_seconds=(fired_ms - control.expire_failing_since_ms) / 1000,
-        )
+    _expire_succeeded(runner, fired_ms, control, backend, record)
     return Flushed.TRUE
+
+
+def _expire_succeeded(
+    runner: AgentRunner, fired_ms: int, control: ControlState, backend: str, record: Record
+) -> None:
+    """Note that a timer is wedged no longer, if it was."""
+    wedge = wedge_table().ended(runner.pipeline, runner.name, record.entity_key)
+    if wedge is None and not control.expire_failures:
+        return
+    # State knows of failures after which the timer was set again, whoever saw them; the process, of those
+    # whose bundle failed as well.
+    failures = max(control.expire_failures, wedge.attempts if wedge is not None else 0)
+    event_s = (fired_ms - control.expire_failing_since_ms) / 1000 if control.expire_failures else 0.0
+    record.attempt = failures + 1
+    record.happened(
+        catalogue.EVENT_EXPIRE_RECOVERED,
+        backend=backend,
+        attempt=failures + 1,
+        age_seconds=max(event_s, wedge.age_s if wedge is not None else 0.0),
+    )
+    record.measure(catalogue.EXPIRE_WEDGED_TIMERS, len(wedge_table()), backend)
 
 
 def _rows_of_expiring(
@@ -165,13 +183,18 @@ def _expire_failed(
     record.outcome, record.error_type = OutcomeLabel.FAILED.value, error_type
     failures = control.expire_failures + 1
     since_ms = control.expire_failing_since_ms or fired_ms
+    wedge = wedge_table().failed(
+        runner.pipeline, runner.name, record.entity_key, backend=backend, error_type=error_type
+    )
+    record.attempt = max(failures, wedge.attempts)
     record.measure(catalogue.EXPIRE_FLUSHES, 1, backend, outcome.value)
+    record.measure(catalogue.EXPIRE_WEDGED_TIMERS, len(wedge_table()), backend)
     record.happened(
         catalogue.EVENT_EXPIRE_WEDGED,
         backend=backend,
         error_type=error_type,
-        attempt=failures,
-        age_seconds=(fired_ms - since_ms) / 1000,
+        attempt=record.attempt,
+        age_seconds=max((fired_ms - since_ms) / 1000, wedge.age_s),
     )
     gives_up = hook.max_attempts is not None and failures >= hook.max_attempts
     if hook.on_failure == OnFailure.FAIL_BUNDLE or gives_up:

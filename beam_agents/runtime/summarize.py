@@ -41,7 +41,7 @@ async def summarize(ctx: AgentContext, summarizer: SummarizeCompactor, record: R
         if not folded:
             # Memory is large, and nothing in it is old enough to be folded.
             return
-        step = record.begin(catalogue.SPAN_MEMORY_SUMMARIZE)
+        step = record.part_of = record.begin(catalogue.SPAN_MEMORY_SUMMARIZE)
         reclaimed_bytes = await _fold(ctx, summarizer, folded, step)
         outcome = SummaryOutcome.OK
         record.measure(catalogue.SUMMARY_BYTES_RECLAIMED, reclaimed_bytes)
@@ -55,6 +55,7 @@ async def summarize(ctx: AgentContext, summarizer: SummarizeCompactor, record: R
         error_type = type(error).__name__
         raise
     finally:
+        record.part_of = None
         if step is not None or error_type:
             record.measure(catalogue.SUMMARIES, 1, outcome.value)
         if step is not None:

@@ -11,6 +11,7 @@ from beam_agents.errors import InvalidArgumentType
 from beam_agents.memory.stores.pool import acquire_store, release_store
 from beam_agents.model.types import LLMClient
 from beam_agents.runtime.bridge import AsyncBridge, shared_bridge
+from beam_agents.runtime.health import release_probe, share_probe
 from beam_agents.signals.hub import acquire_hub, release_hub
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class AgentWorker:
         )
         self.telemetry: Telemetry = acquire_hub(config.plugins)
         self.telemetry.start(worker)
+        if self.store is not None and config.plugins:
+            share_probe(self.store, self.bridge, self.telemetry)
 
     def client(self) -> LLMClient:
         """Return the model's client, made at the first call. Called on the event loop."""
@@ -73,6 +76,7 @@ class AgentWorker:
         if client is not None:
             self._close("the model client", client.close())
         if store is not None:
+            release_probe(store, self.telemetry)
             self._close("the long-term store", release_store(store))
         release_hub(self.telemetry)
 

@@ -16,11 +16,13 @@ A telemetry plugin needs nothing but this package::
 """
 
 from beam_agents.signals import catalogue
+from beam_agents.signals.aggregates import Exemplar, Histogram
 from beam_agents.signals.hub import Telemetry, acquire_hub, initialised, release_hub
-from beam_agents.signals.losses import count_lost, dropped
+from beam_agents.signals.losses import count_lost, dropped, hear_faults, unhear_faults
 from beam_agents.signals.observer import (
     AttributeValue,
     Happening,
+    Moment,
     Observer,
     Record,
     Step,
@@ -28,18 +30,34 @@ from beam_agents.signals.observer import (
     Worker,
 )
 from beam_agents.signals.plugins import resolve_plugins
-from beam_agents.signals.types import LogEvent, Metric, MetricKind, Outcome, Reason, SpanKind, SpanName
+from beam_agents.signals.snapshot import Series, Snapshot, take_snapshot
+from beam_agents.signals.types import (
+    Content,
+    LogEvent,
+    Metric,
+    MetricKind,
+    Outcome,
+    Reason,
+    SpanKind,
+    SpanName,
+)
 
 __all__ = [
     "AttributeValue",
+    "Content",
+    "Exemplar",
     "Happening",
+    "Histogram",
     "LogEvent",
     "Metric",
     "MetricKind",
+    "Moment",
     "Observer",
     "Outcome",
     "Reason",
     "Record",
+    "Series",
+    "Snapshot",
     "SpanKind",
     "SpanName",
     "Step",
@@ -50,7 +68,10 @@ __all__ = [
     "catalogue",
     "count_lost",
     "dropped",
+    "hear_faults",
     "initialised",
     "release_hub",
     "resolve_plugins",
+    "take_snapshot",
+    "unhear_faults",
 ]

@@ -292,7 +292,7 @@ LONGTERM_STAGED: Final = Metric(
     "longterm_staged_total",
     MetricKind.COUNTER,
     "1",
-    "Rows that activations staged for the long-term tier.",
+    "Rows that activations staged for the long-term tier, and that expiries wrote to it.",
     labels=("backend",),
     beam=(_counter("longterm_staged"),),
 )
@@ -551,6 +551,15 @@ METRICS: Final[tuple[Metric, ...]] = (
     BUILD_INFO,
 )
 
+METRICS_FROM_ZERO: Final[tuple[Metric, ...]] = tuple(
+    metric
+    for metric in METRICS
+    if metric.kind is MetricKind.COUNTER
+    and metric.per_agent
+    and next(metric.combinations(), None) is not None
+)
+"""Counters whose every series is there from the start: one that appears at 1 shows no increase."""
+
 LABELS: Final[tuple[Label, ...]] = (
     Label("pipeline", "The pipeline's name, as given to RunAgent."),
     Label("agent", "The agent's name, as given to RunAgent."),
@@ -686,7 +695,8 @@ SPAN_UPSERT_MEMORY: Final = SpanName(
 SPAN_DB_OPERATION: Final = SpanName(
     "{target}",
     SpanKind.CLIENT,
-    "One call of a store's client, named by the database convention: its operation and what it works on.",
+    "One attempt at a call of a store's client, named by the database convention: its operation and what it "
+    "works on.",
     (
         otel.DB_SYSTEM_NAME,
         otel.DB_NAMESPACE,
@@ -696,6 +706,11 @@ SPAN_DB_OPERATION: Final = SpanName(
         otel.SERVER_ADDRESS,
         otel.SERVER_PORT,
     ),
+)
+SPAN_STORE_PROBE: Final = SpanName(
+    "store.probe",
+    SpanKind.INTERNAL,
+    "A health probe of a store; only one that failed is worth keeping.",
 )
 SPAN_MEMORY_EXPIRE: Final = SpanName(
     "memory.expire",
@@ -716,6 +731,7 @@ SPANS: Final[tuple[SpanName, ...]] = (
     SPAN_LONGTERM_STAGE,
     SPAN_UPSERT_MEMORY,
     SPAN_DB_OPERATION,
+    SPAN_STORE_PROBE,
     SPAN_MEMORY_EXPIRE,
 )
 

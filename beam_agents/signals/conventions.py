@@ -29,6 +29,12 @@ GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 GEN_AI_MEMORY_STORE_ID: Final = "gen_ai.memory.store.id"
 GEN_AI_MEMORY_RECORD_COUNT: Final = "gen_ai.memory.record.count"
 
+# Content, in development alone.
+GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
+GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+GEN_AI_TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+GEN_AI_TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+
 # Values of gen_ai.operation.name.
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
@@ -47,6 +53,19 @@ DB_NAMESPACE: Final = "db.namespace"
 DB_COLLECTION_NAME: Final = "db.collection.name"
 DB_OPERATION_NAME: Final = "db.operation.name"
 DB_OPERATION_BATCH_SIZE: Final = "db.operation.batch.size"
+
+# Values of db.system.name, by our label of the backend. The convention knows some of them; for one that it
+# does not know it asks for a lower-case name.
+DB_SYSTEMS: Final[dict[str, str]] = {
+    "inprocess": "beam_agents.inprocess",
+    "redis": "redis",
+    "bigtable": "gcp.bigtable",
+    "firestore": "gcp.firestore",
+    "postgresql": "postgresql",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mariadb",
+}
 
 # Instruments, with the buckets that the conventions advise.
 GEN_AI_CLIENT_OPERATION_DURATION: Final = "gen_ai.client.operation.duration"

@@ -13,7 +13,9 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from beam_agents.signals import losses
+from beam_agents.signals import catalogue, losses
+from beam_agents.signals.aggregates import process_aggregates
+from beam_agents.signals.in_flight import in_flight
 from beam_agents.signals.observer import Observer
 from beam_agents.signals.types import DropReason
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from beam_agents.signals.observer import Record, TelemetryPlugin, Worker
 
-__all__ = ["CLOSE_TIMEOUT_S", "Telemetry", "acquire_hub", "initialised", "release_hub"]
+__all__ = ["CLOSE_TIMEOUT_S", "Telemetry", "acquire_hub", "initialised", "release_hub", "workers"]
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long all plugins together may take to close."""
@@ -79,6 +81,7 @@ class _Shared:
         self.works: bool | None = None
         self._aside: _Aside | None = None
         self._flush_ended: threading.Event | None = None
+        self._overran: threading.Event | None = None
         self._lock = threading.Lock()
 
     def start(self, worker: Worker) -> None:
@@ -125,14 +128,15 @@ class _Shared:
         losses.count_lost(self.name, reason.value, type(error).__name__)
 
     def begin_flush(self, timeout_s: float) -> threading.Event | None:
-        """Start a flush and return what is set at its end; one that still runs is not joined by another."""
+        """Start a flush and return what is set at its end; None where there is nothing to wait for."""
         observer, aside = self.observer, self._aside
         if aside is None or not _overrides(observer, "flush"):
             return None
-        if self._flush_ended is None or self._flush_ended.is_set():
-            self._flush_ended = aside.submit(
-                lambda: self._guarded(DropReason.FLUSH, observer.flush, timeout_s)
-            )
+        running = self._flush_ended
+        if running is not None and not running.is_set():
+            # To wait for one that has overrun its bound would cost each failing bundle that bound again.
+            return None if running is self._overran else running
+        self._flush_ended = aside.submit(lambda: self._guarded(DropReason.FLUSH, observer.flush, timeout_s))
         return self._flush_ended
 
     def begin_close(self, timeout_s: float) -> threading.Event | None:
@@ -157,11 +161,15 @@ class _Shared:
     def wait(self, ended: threading.Event, deadline: float) -> None:
         """Wait for a flush or close until a time of the monotonic clock; what overruns it is left behind."""
         if not ended.wait(max(0.0, deadline - time.monotonic())):
+            self._overran = ended
             self.lost(DropReason.TIMEOUT, TimeoutError())
 
 
 class _Unbuilt(Observer):
     """Stands in until the first use, which builds the real one."""
+
+    # What it will be, it does not know: too much is summed up rather than too little.
+    reads_aggregates = True
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared
@@ -186,11 +194,20 @@ class Telemetry:
         pid: The process that acquired it.
     """
 
-    __slots__ = ("_shared", "pid")
+    __slots__ = ("_aggregating", "_capturing", "_on_activation", "_on_record", "_shared", "pid")
 
     def __init__(self, shared: tuple[_Shared, ...] = ()) -> None:
         self.pid = os.getpid()
         self._shared = shared
+        self._aggregating = self._capturing = False
+        self._on_activation: tuple[tuple[_Shared, Callable[[Record], None]], ...] = ()
+        self._on_record: tuple[tuple[_Shared, Callable[[Record], None]], ...] = ()
+        self._look_up()
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether any of these plugins reads the process's aggregates."""
+        return any(shared.observer.reads_aggregates for shared in self._shared)
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:
@@ -200,8 +217,11 @@ class Telemetry:
 
     def start(self, worker: Worker) -> None:
         """An agent's DoFn came up in this process."""
+        if self._shared:
+            _workers[worker] = None
         for shared in self._shared:
             shared.start(worker)
+        self._look_up()
 
     def bundle_started(self, worker: Worker) -> None:
         """A bundle began."""
@@ -213,6 +233,9 @@ class Telemetry:
                 shared.observer.bundle_started(worker)
             except Exception as error:  # noqa: BLE001 - one plugin's fault is not the next one's
                 shared.lost(DropReason.BUNDLE, error)
+        self._look_up()
+        if self._aggregating:
+            process_aggregates().count(catalogue.BUNDLES, worker.pipeline, worker.agent)
 
     def bundle_failed(self, worker: Worker, phase: str, error_type: str) -> None:
         """Something raised out of the DoFn: the runner fails the bundle."""
@@ -221,22 +244,47 @@ class Telemetry:
                 shared.observer.bundle_failed(worker, phase, error_type)
             except Exception as error:  # noqa: BLE001 - as above
                 shared.lost(DropReason.BUNDLE, error)
+        if self._aggregating:
+            process_aggregates().count(catalogue.BUNDLE_FAILURES, worker.pipeline, worker.agent, phase)
 
     def activation_started(self, record: Record) -> None:
         """An activation began."""
-        for shared in self._shared:
+        record.captures = self._capturing
+        if self._aggregating:
+            in_flight().began(record)
+        for shared, started in self._on_activation:
             try:
-                shared.observer.activation_started(record)
+                started(record)
             except Exception as error:  # noqa: BLE001 - as above
                 shared.lost(DropReason.ACTIVATION, error)
 
     def record(self, record: Record) -> None:
         """Something ended."""
-        for shared in self._shared:
+        if self._aggregating:
+            in_flight().ended(record)
+        for shared, tell in self._on_record:
             try:
-                shared.observer.record(record)
+                tell(record)
             except Exception as error:  # noqa: BLE001 - as above
                 shared.lost(DropReason.RECORD, error)
+        if self._aggregating:
+            # Last: by now it is decided whether its trace is kept, and only what is kept can be an exemplar.
+            process_aggregates().record(record)
+
+    def _look_up(self) -> None:
+        """Look up what is called for every activation: a call that would do nothing is not made."""
+        self._aggregating = self.aggregates
+        self._capturing = any(shared.observer.captures_content for shared in self._shared)
+        self._on_activation = tuple(
+            (shared, shared.observer.activation_started)
+            for shared in self._shared
+            if _overrides(shared.observer, "activation_started")
+        )
+        self._on_record = tuple(
+            (shared, shared.observer.record)
+            for shared in self._shared
+            if _overrides(shared.observer, "record")
+        )
 
     def flush(self, timeout_s: float) -> None:
         """Let all plugins send what they have, side by side, and wait at most ``timeout_s`` seconds."""
@@ -264,6 +312,8 @@ def _run_bounded(
 
 
 _plugins: dict[TelemetryPlugin, _Shared] = {}
+_workers: dict[Worker, None] = {}
+"""The agents that came up in this process, in that order."""
 _pid = os.getpid()
 _lock = threading.Lock()
 """Held while plugins close, too: the next to be built may need the port that the last one had."""
@@ -300,9 +350,16 @@ def release_hub(telemetry: Telemetry) -> None:
         for shared in telemetry._let_go():  # noqa: SLF001 - of this module
             shared.users -= 1
             if shared.users == 0:
-                del _plugins[shared.plugin]
                 unused.append(shared)
+                # Not there at the interpreter's exit, or where another has taken its place.
+                if _plugins.get(shared.plugin) is shared:
+                    del _plugins[shared.plugin]
         _run_bounded(unused, _Shared.begin_close, CLOSE_TIMEOUT_S)
+
+
+def workers() -> tuple[Worker, ...]:
+    """Return the agents of this process that have plugins, in the order in which they came up."""
+    return tuple(_workers)
 
 
 def initialised() -> dict[str, bool]:

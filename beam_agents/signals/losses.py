@@ -5,15 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
 
 from beam_agents.signals import catalogue
 
-__all__ = ["count_lost", "dropped", "forget"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FaultListener", "count_lost", "dropped", "forget", "hear_faults", "unhear_faults"]
 
 _logger = logging.getLogger(__name__)
 
+FaultListener: TypeAlias = "Callable[[str, str, str], bool]"
+"""Is told of a plugin's fault (plugin, reason, error_type) and returns whether it writes that. It must
+neither wait nor raise."""
+
 _counts: Counter[tuple[str, str]] = Counter()
-_told: set[tuple[str, str]] = set()
+_told: dict[tuple[str, str], str] = {}
+"""The first reason of each (plugin, error_type)."""
+_listeners: list[FaultListener] = []
 _lock = threading.Lock()
 
 
@@ -23,15 +33,21 @@ def count_lost(plugin: str, reason: str, error_type: str = "", amount: int = 1) 
     Args:
         plugin: The plugin's name.
         reason: Why: a :class:`~beam_agents.signals.types.DropReason`, or a short word of the plugin's own.
-        error_type: The class of what was raised; it is logged, once per plugin and class.
+        error_type: The class of what was raised; it is logged, once per plugin and class, or
+            told to those who hear faults.
         amount: How many were lost.
     """
     with _lock:
         _counts[plugin, reason] += amount
         first = bool(error_type) and (plugin, error_type) not in _told
         if first:
-            _told.add((plugin, error_type))
-    if first:
+            _told[plugin, error_type] = reason
+        listeners = tuple(_listeners)
+    if not first:
+        return
+    # All of them are told, whichever writes it.
+    written = [listener(plugin, reason, error_type) for listener in listeners]
+    if not any(written):
         _logger.error(
             "%s plugin=%s reason=%s error_type=%s",
             catalogue.EVENT_TELEMETRY_PLUGIN_FAILED.name,
@@ -39,6 +55,25 @@ def count_lost(plugin: str, reason: str, error_type: str = "", amount: int = 1) 
             reason,
             error_type,
         )
+
+
+def hear_faults(listener: FaultListener) -> None:
+    """Have a plugin that writes logs told of faults; what it writes, the process's own log does not have.
+
+    It is told at once of those that came before it.
+    """
+    with _lock:
+        _listeners.append(listener)
+        told = dict(_told)
+    for (plugin, error_type), reason in told.items():
+        listener(plugin, reason, error_type)
+
+
+def unhear_faults(listener: FaultListener) -> None:
+    """Tell it no longer. A second call does nothing."""
+    with _lock:
+        if listener in _listeners:
+            _listeners.remove(listener)
 
 
 def dropped() -> dict[tuple[str, str], int]:
@@ -53,3 +88,4 @@ def forget() -> None:
     _lock = threading.Lock()
     _counts.clear()
     _told.clear()
+    _listeners.clear()

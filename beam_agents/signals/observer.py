@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, runtime_checkable
 
 from beam_agents.errors import hash_entity_key
+from beam_agents.signals.catalogue import SPAN_INVOKE_AGENT
+from beam_agents.signals.trace import Traceparent, parse_traceparent, span_id_of, trace_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from beam_agents.signals.types import LogEvent, Metric, SpanName
+    from beam_agents.signals.types import Content, LogEvent, Metric, SpanName
 
-__all__ = ["AttributeValue", "Happening", "Observer", "Record", "Step", "TelemetryPlugin", "Worker"]
+__all__ = ["AttributeValue", "Happening", "Moment", "Observer", "Record", "Step", "TelemetryPlugin", "Worker"]
+
+MAX_CONTENT_BYTES: Final = 8_192
+"""How much of one event, prompt, answer or result is kept where content is captured."""
 
 AttributeValue: TypeAlias = str | int | float | bool
 
@@ -29,10 +34,12 @@ class Worker:
     Attributes:
         pipeline: The pipeline's name, as given to RunAgent.
         agent: The agent's name; several agents of one process share an observer, so a record's own counts.
+        backend: The label of its long-term store; empty for none.
     """
 
     pipeline: str
     agent: str
+    backend: str = ""
 
 
 @dataclass(slots=True)
@@ -46,6 +53,7 @@ class Step:
         end_ns: End, likewise; 0 while it runs.
         attributes: Values of the span's attributes. Never content.
         error_type: What failed it; empty on success.
+        parent: The step that it is a part of; None for the activation or expiry itself.
     """
 
     span: SpanName
@@ -54,6 +62,22 @@ class Step:
     end_ns: int
     attributes: dict[str, AttributeValue]
     error_type: str = ""
+    parent: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something on an activation's span that took no time: a span event.
+
+    Attributes:
+        name: Which: ``"longterm.stage"``.
+        attributes: What is told of it. Never content.
+        at_ns: When, nanoseconds since the Unix epoch.
+    """
+
+    name: str
+    attributes: Mapping[str, AttributeValue]
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +106,10 @@ class Record:
         seq: The activation's seq; 0 where none was given.
         attempt: 1 for the first time that this process sees this activation, 2 for its first retry, …
         traceparent: The W3C traceparent that the event carried; empty for none.
-        link: The traceparent of what this one continues (a suspended activation); empty for none.
+        continues: The seq and the event's traceparent of the activation that this one goes on with (one that
+            was suspended) or ends (the key's last, at expiry); None for none. :attr:`link` is its span.
+        sampled: Whether a plugin keeps this activation's trace; a plugin that does sets it in
+            ``activation_started``, or in ``record`` for one that turned out to be worth keeping.
         outcome: How it ended.
         reason: Why it failed, from the closed vocabulary; empty otherwise.
         error_type: The class of what failed it; empty otherwise.
@@ -92,22 +119,34 @@ class Record:
         measurements: (metric, value, values of the metric's own labels), in order.
         steps: The steps, in the order in which they were noted.
         happenings: What is worth a log line, in order.
+        moments: What is worth an event on the activation's span, in order.
+        part_of: The step that steps begun now are a part of; None for none.
+        captures: Whether a plugin of this process captures content.
+        contents: (step, what it is to the step, the first bytes of it): an author's data, for plugins that
+            capture content and for no others. Empty unless one does. The step is None for the activation.
     """
 
     __slots__ = (
+        "_span",
         "_start_perf_ns",
+        "_trace",
         "agent",
         "attempt",
+        "captures",
+        "contents",
+        "continues",
         "end_ns",
         "entity_key",
         "error_type",
         "external_ns",
         "happenings",
-        "link",
         "measurements",
+        "moments",
         "outcome",
+        "part_of",
         "pipeline",
         "reason",
+        "sampled",
         "seq",
         "span",
         "start_ns",
@@ -123,7 +162,8 @@ class Record:
         self.seq = 0
         self.attempt = 1
         self.traceparent = ""
-        self.link = ""
+        self.continues: tuple[int, str] | None = None
+        self.sampled = False
         self.outcome = ""
         self.reason = ""
         self.error_type = ""
@@ -134,11 +174,71 @@ class Record:
         self.measurements: list[tuple[Metric, float, tuple[str, ...]]] = []
         self.steps: list[Step] = []
         self.happenings: list[Happening] = []
+        self.moments: list[Moment] = []
+        self.part_of: Step | None = None
+        self.captures = False
+        self.contents: list[tuple[Step | None, Content, bytes]] = []
+        # With what they are made of: they are worked out once, and only if somebody asks.
+        self._trace: tuple[int, str] | None = None
+        self._span: tuple[int, int, str] | None = None
 
     @property
     def entity(self) -> str:
         """The entity key's hash, which may be shown."""
         return hash_entity_key(self.entity_key)
+
+    @property
+    def parent(self) -> Traceparent | None:
+        """The span that the event came from; None where it told none, or none that is valid."""
+        return parse_traceparent(self.traceparent) if self.traceparent else None
+
+    @property
+    def trace_id(self) -> str:
+        """The trace of this, 32 hex digits: the event's own, else one that all attempts share."""
+        known = self._trace
+        if known is None or known[0] != self.seq:
+            parent = self.parent
+            trace_id = parent.trace_id if parent else trace_id_of(self.pipeline, self.entity_key, self._turn)
+            known = self._trace = self.seq, trace_id
+        return known[1]
+
+    @property
+    def span_id(self) -> str:
+        """The id of its span, 16 hex digits; each attempt has one of its own."""
+        known = self._span
+        if known is None or known[:2] != (self.seq, self.attempt):
+            span_id = span_id_of(self.pipeline, self._kind, self.entity_key, self._turn, self.attempt)
+            known = self._span = self.seq, self.attempt, span_id
+        return known[2]
+
+    @property
+    def link(self) -> Traceparent | None:
+        """The span of the activation that this one continues or ends; None for none."""
+        if self.continues is None:
+            return None
+        seq, text = self.continues
+        theirs = parse_traceparent(text)
+        trace_id = theirs.trace_id if theirs else trace_id_of(self.pipeline, self.entity_key, seq)
+        span_id = span_id_of(self.pipeline, self.agent, self.entity_key, seq, 1)
+        return Traceparent(trace_id, span_id, theirs.sampled if theirs else True)
+
+    @property
+    def first_attempt(self) -> Traceparent | None:
+        """The span of the first attempt at this; None for the first attempt itself."""
+        if self.attempt <= 1:
+            return None
+        span_id = span_id_of(self.pipeline, self._kind, self.entity_key, self.seq, 1)
+        return Traceparent(self.trace_id, span_id, sampled=True)
+
+    @property
+    def _kind(self) -> str:
+        """What tells its span from others of the same seq."""
+        return self.agent if self.span is SPAN_INVOKE_AGENT else f"{self.agent} {self.span.name}"
+
+    @property
+    def _turn(self) -> int:
+        """What tells it from others of its key: what was refused before it had a seq is never tried again."""
+        return self.seq or -self.start_ns
 
     @property
     def elapsed_s(self) -> float:
@@ -155,14 +255,29 @@ class Record:
 
     def begin(self, span: SpanName, target: str = "") -> Step:
         """Start a step; :meth:`finish` ends it."""
-        step = Step(span, target, self.now_ns(), 0, {})
+        step = Step(span, target, self.now_ns(), 0, {}, parent=self.part_of)
         self.steps.append(step)
         return step
 
-    def add(self, span: SpanName, started_perf_ns: int, ended_perf_ns: int, target: str = "") -> Step:
+    def add(
+        self,
+        span: SpanName,
+        started_perf_ns: int,
+        ended_perf_ns: int,
+        target: str = "",
+        *,
+        parent: Step | None = None,
+    ) -> Step:
         """Note a step that was measured elsewhere, by ``time.perf_counter_ns``."""
         offset_ns = self.start_ns - self._start_perf_ns
-        step = Step(span, target, started_perf_ns + offset_ns, ended_perf_ns + offset_ns, {})
+        step = Step(
+            span,
+            target,
+            started_perf_ns + offset_ns,
+            ended_perf_ns + offset_ns,
+            {},
+            parent=parent or self.part_of,
+        )
         self.steps.append(step)
         return step
 
@@ -170,6 +285,15 @@ class Record:
         """End a step."""
         step.end_ns = self.now_ns()
         step.error_type = error_type
+
+    def moment(self, name: str, **attributes: AttributeValue) -> None:
+        """Note something for an event on the activation's span."""
+        self.moments.append(Moment(name, attributes, self.now_ns()))
+
+    def capture(self, step: Step | None, content: Content, data: bytes) -> None:
+        """Keep the first bytes of an author's data, if a plugin captures content; else do nothing."""
+        if self.captures:
+            self.contents.append((step, content, data[:MAX_CONTENT_BYTES]))
 
     def happened(self, event: LogEvent, **attributes: AttributeValue) -> None:
         """Note something worth a log line."""
@@ -183,7 +307,16 @@ class Observer:
     two come on a thread of their own, and what overruns its bound is left behind. What a method raises is
     counted and goes no further; what it does, bundles wait for. A process that was forked gets an observer
     of its own, and ``start`` for every agent that it inherited.
+
+    Attributes:
+        reads_aggregates: Whether it reads :func:`~beam_agents.signals.snapshot.take_snapshot`: only then does
+            the process sum up what records measure.
+        captures_content: Whether it wants the author's data, ``Record.contents``: only then are they kept.
+            For development, and never without an operator's explicit option.
     """
+
+    reads_aggregates: ClassVar[bool] = False
+    captures_content: ClassVar[bool] = False
 
     def start(self, worker: Worker) -> None:
         """An agent's DoFn came up in this process."""
@@ -195,7 +328,11 @@ class Observer:
         """Something raised out of the DoFn in a phase, ``"process"`` or ``"timer"``: the bundle fails."""
 
     def activation_started(self, record: Record) -> None:
-        """An activation began: it is in flight until its record comes."""
+        """An activation began: it is in flight until its record comes, on the same thread.
+
+        Its seq and attempt are known, and so are its trace's id and its span's. An element that is refused
+        before that, and a timer callback, have a record and no start.
+        """
 
     def record(self, record: Record) -> None:
         """Something ended; ``record`` has all of it, and nothing of it changes any more."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
+from beam_agents.errors import InvalidArgument
 from beam_agents.signals.observer import TelemetryPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
-__all__ = ["ENTRY_POINT_GROUP", "resolve_plugins"]
+__all__ = ["ENTRY_POINT_GROUP", "InstalledPlugin", "installed_plugins", "resolve_plugins"]
 
 ENTRY_POINT_GROUP: Final = "beam_agents.telemetry"
 
@@ -53,6 +55,64 @@ def resolve_plugins(plugins: Sequence[str | TelemetryPlugin]) -> tuple[Telemetry
     return resolved
 
 
+@dataclass(frozen=True, slots=True)
+class InstalledPlugin:
+    """A plugin that can be named, as its entry point tells of it.
+
+    Attributes:
+        name: Its name.
+        source: The distribution that has it, and that one's version.
+        options: (option, default as it is written) of each; None where the option must be given.
+        summary: The first line of its documentation.
+        problem: Why it cannot be used, and what would mend that; empty if it can.
+    """
+
+    name: str
+    source: str
+    options: tuple[tuple[str, str | None], ...] = ()
+    summary: str = ""
+    problem: str = ""
+
+
+def installed_plugins() -> list[InstalledPlugin]:
+    """Return all plugins that are installed, by name, those that cannot be used included."""
+    points = {(point.name, point.value): point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    names = [name for name, _ in points]
+    return [_described(point, alone=names.count(name) == 1) for (name, _), point in sorted(points.items())]
+
+
+def _described(point: EntryPoint, *, alone: bool) -> InstalledPlugin:
+    source = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
+    try:
+        factory = _loaded(point)
+    except ImportError as error:
+        return InstalledPlugin(point.name, source, problem=_without_field(str(error)))
+    except Exception as error:  # noqa: BLE001 - one package's fault does not hide the others
+        return InstalledPlugin(point.name, source, problem=f"its import raised {_kind(error)}")
+    if not callable(factory):
+        return InstalledPlugin(
+            point.name, source, problem=f"its entry point is no factory, but a {_kind(factory)}"
+        )
+    summary = (inspect.getdoc(factory) or "").partition("\n")[0]
+    options = tuple(
+        (each.name, None if each.default is each.empty else _shown(each.default))
+        for each in inspect.signature(factory).parameters.values()
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) and each.name != "name"
+    )
+    problem = "" if alone else "more than one package provides it"
+    return InstalledPlugin(point.name, source, options, summary, problem)
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _without_field(problem: str) -> str:
+    return problem.removeprefix(f"{_FIELD}: ")
+
+
 def _from_text(text: str) -> TelemetryPlugin:
     name, _, query = text.partition("?")
     factory = _factory(name)
@@ -60,6 +120,8 @@ def _from_text(text: str) -> TelemetryPlugin:
     _check_options(name, factory, options)
     try:
         plugin = factory(**options)
+    except InvalidArgument as error:
+        raise ValueError(f"{_FIELD}: plugin {name!r} refused its options: {error.problem}") from error
     except Exception as error:
         # The text of the error may hold the option's value, so it stays in the cause.
         given = ", ".join(options) or "none"
@@ -89,20 +151,26 @@ def _factory(name: str) -> Callable[..., object]:
             f"{_FIELD}: more than one package provides a plugin {name!r}: {', '.join(sorted(found))}"
         )
     (point,) = found.values()
-    try:
-        factory: object = point.load()
-    except ImportError as error:
-        missing = error.name or "something that it needs"
-        raise ImportError(
-            f"{_FIELD}: plugin {name!r} cannot be loaded, {missing} is missing{_remedy(point)}"
-        ) from error
-    except AttributeError as error:
-        raise ImportError(f"{_FIELD}: plugin {name!r} cannot be loaded, there is no {point.value}") from error
+    factory = _loaded(point)
     if not callable(factory):
         raise TypeError(
             f"{_FIELD}: the entry point of plugin {name!r} must be a factory, not {_kind(factory)}"
         )
     return factory
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return cast("object", point.load())
+    except ImportError as error:
+        missing = error.name or "something that it needs"
+        raise ImportError(
+            f"{_FIELD}: plugin {point.name!r} cannot be loaded, {missing} is missing{_remedy(point)}"
+        ) from error
+    except AttributeError as error:
+        raise ImportError(
+            f"{_FIELD}: plugin {point.name!r} cannot be loaded, there is no {point.value}"
+        ) from error
 
 
 def _remedy(point: EntryPoint) -> str:

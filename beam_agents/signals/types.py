@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from itertools import product
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "BeamKind",
@@ -11,6 +16,7 @@ __all__ = [
     "CacheResult",
     "CallOutcome",
     "CompactionTrigger",
+    "Content",
     "Direction",
     "DropReason",
     "Flushed",
@@ -112,6 +118,12 @@ class Metric:
         stem = self.name.removesuffix("_total").removesuffix(f"_{self.unit}")
         return OTEL_PREFIX + stem.replace("_", ".")
 
+    def combinations(self) -> Iterator[tuple[str, ...]]:
+        """Return all possible values of its own labels, if each has a closed set of them; else none."""
+        closed = dict(self.values)
+        if closed.keys() >= set(self.labels):
+            yield from product(*([each.value for each in closed[label]] for label in self.labels))
+
     @property
     def ucum(self) -> str:
         """The unit as OpenTelemetry wants it, in the Unified Code for Units of Measure."""
@@ -157,7 +169,7 @@ class LogEvent:
     Attributes:
         name: Its snake_case name.
         help: One sentence: when it is written.
-        attributes: The keys that it may carry beside trace_id, span_id, agent, pipeline and entity.
+        attributes: The keys that it may carry beside trace_id, span_id, attempt, agent, pipeline and entity.
         severity: ``"info"``, ``"warning"`` or ``"error"``.
     """
 
@@ -278,6 +290,13 @@ class Flushed(StrEnum):
     TRUE = "true"
     FALSE = "false"
     EMPTY = "empty"
+
+
+class Content(StrEnum):
+    """What an author's data is to the step that it is kept for, where a plugin captures content."""
+
+    INPUT = "input"
+    OUTPUT = "output"
 
 
 class Phase(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from beam_agents.signals.catalogue import METRICS
+from beam_agents.signals.catalogue import METRICS, SPAN_STORE_PROBE
 from beam_agents.signals.observer import Observer
 from beam_agents.testing.registry import Shared
 
@@ -22,6 +22,7 @@ class RecordingTelemetry(Shared, Observer):
 
     Attributes:
         records: What ended, in order, retries and failed bundles included.
+        probes: The health probes of stores, which come by the clock and not by the events.
         bundles: Bundles that began.
         bundle_failures: (phase, error_type) of each bundle that an exception ended.
     """
@@ -32,6 +33,7 @@ class RecordingTelemetry(Shared, Observer):
         super().__init__()
         self._lock = threading.Lock()
         self.records: list[Record] = []
+        self.probes: list[Record] = []
         self.bundles = 0
         self.bundle_failures: list[tuple[str, str]] = []
 
@@ -52,7 +54,8 @@ class RecordingTelemetry(Shared, Observer):
     def record(self, record: Record) -> None:
         """Keep a record."""
         with self._lock:
-            self.records.append(record)
+            kept = self.probes if record.span is SPAN_STORE_PROBE else self.records
+            kept.append(record)
 
     def total(self, metric: str, **labels: str) -> float:
         """Return the sum of a metric's values.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from apache_beam.metrics.metric import Metrics
 
@@ -18,10 +17,13 @@ if TYPE_CHECKING:
     from beam_agents.signals.observer import Record
     from beam_agents.signals.types import BeamMetric, Metric
 
+MAX_PLANS: Final = 1_000
+"""Label values whose plan is remembered: beside the closed labels of a metric there may be open ones."""
+
 __all__ = ["BeamMetrics", "BeamObserver"]
 
-# What to do with a measurement: Beam's own updater, the scale, and (label's position, values that count).
-_Update: TypeAlias = "tuple[Callable[[int], None], int, tuple[tuple[int, frozenset[str]], ...]]"
+# What to do with a measurement: Beam's own updaters, each with its scale.
+_Plan: TypeAlias = "tuple[tuple[Callable[[int], None], int], ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +47,48 @@ class BeamObserver(Observer):
     """
 
     def __init__(self) -> None:
-        self._updates = _Updates()
+        self._plans = _Plans()
 
     def record(self, record: Record) -> None:
         """Update the Beam forms of all that was measured."""
-        updates = self._updates
+        plans = self._plans
         for metric, value, labels in record.measurements:
-            for update, scale, where in updates[metric]:
-                for position, counted in where:
-                    if labels[position] not in counted:
-                        break
-                else:
-                    # Beam takes integers only; half a unit is rounded up.
-                    update(value if type(value) is int and scale == 1 else math.floor(value * scale + 0.5))
+            plan = plans[metric]
+            for update, scale in plan if isinstance(plan, tuple) else plan[labels]:
+                # Beam takes integers only; half a unit is rounded up.
+                update(int(value) if scale == 1 else int(value * scale + 0.5))
 
 
-class _Updates(dict["Metric", "tuple[_Update, ...]"]):
+class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
     """What to do with each metric's measurements, worked out at the metric's first one."""
 
-    def __missing__(self, metric: Metric) -> tuple[_Update, ...]:
-        updates = self[metric] = tuple(_update(metric, form) for form in metric.beam)
-        return updates
+    def __missing__(self, metric: Metric) -> _Plan | _PlansByLabels:
+        counts_all = all(not form.where for form in metric.beam)
+        plan = self[metric] = (
+            tuple((_updater(form), form.scale) for form in metric.beam)
+            if counts_all
+            else _PlansByLabels(metric)
+        )
+        return plan
 
 
-def _update(metric: Metric, form: BeamMetric) -> _Update:
-    where = tuple((metric.labels.index(label), frozenset(values)) for label, values in form.where)
-    return _updater(form), form.scale, where
+class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
+    """The same for a metric of which some forms count some labels' values alone; those are closed sets."""
+
+    def __init__(self, metric: Metric) -> None:
+        super().__init__()
+        self._forms = tuple((form, _updater(form)) for form in metric.beam)
+        self._positions = {label: position for position, label in enumerate(metric.labels)}
+
+    def __missing__(self, labels: tuple[str, ...]) -> _Plan:
+        plan = tuple(
+            (update, form.scale)
+            for form, update in self._forms
+            if all(labels[self._positions[label]] in counted for label, counted in form.where)
+        )
+        if len(self) < MAX_PLANS:
+            self[labels] = plan
+        return plan
 
 
 def _updater(form: BeamMetric) -> Callable[[int], None]:

@@ -20,7 +20,7 @@ from rich.table import Table
 # pyperf starts this file by its path.
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from tests.benchmarks import workloads
+from tests.benchmarks import telemetry, workloads
 
 if TYPE_CHECKING:
     import argparse
@@ -51,12 +51,14 @@ class Ratio:
         numerator: A workload.
         denominator: Another.
         goal: The ratio should not be above it; None for no goal.
+        less: What is taken off the numerator; empty for nothing.
     """
 
     what: str
     numerator: str
     denominator: str
     goal: float | None = None
+    less: str = ""
 
 
 KIB = (1, 64, 512, 1_000)
@@ -64,7 +66,19 @@ KIB = (1, 64, 512, 1_000)
 WORKLOADS = (
     Workload("cross-thread round trip", workloads.cross_thread_round_trip),
     Workload("activation, no-op", workloads.activation(workloads.do_nothing, ())),
-    Workload("activation, no-op, Beam metrics", workloads.activation(workloads.do_nothing, ("beam",))),
+    *(
+        Workload(f"no-op, {plugins}", telemetry.activation(workloads.do_nothing, plugins))
+        for plugins in telemetry.PLUGINS
+    ),
+    *(
+        Workload(
+            f"3 rows to {store}, {plugins}",
+            telemetry.activation(telemetry.remember_and_save, plugins, store),
+        )
+        for store in ("sqlite", "redis")
+        for plugins in telemetry.PLUGINS
+    ),
+    Workload("the SDK's own spans", telemetry.bare_sdk),
     *(
         Workload(
             f"activation, memory {kib} KiB",
@@ -93,7 +107,22 @@ WORKLOADS = (
 
 RATIOS = (
     Ratio("no-op activation", "activation, no-op", "cross-thread round trip", 0.65),
-    Ratio("… with Beam metrics", "activation, no-op, Beam metrics", "cross-thread round trip"),
+    Ratio("no-op with Beam metrics", "no-op, Beam", "no-op, off"),
+    Ratio("no-op with Beam and Prometheus", "no-op, Beam, Prometheus", "no-op, off", 1.1),
+    Ratio("no-op with everything", "no-op, all, traces at 1 %", "no-op, off", 1.15),
+    Ratio("no-op with every trace", "no-op, all, traces at 100 %", "no-op, off"),
+    Ratio(
+        "… what kept traces add, to the SDK's own price",
+        "no-op, all, traces at 100 %",
+        "the SDK's own spans",
+        1.0,
+        less="no-op, all, traces at 1 %",
+    ),
+    *(
+        Ratio(f"3 rows to {store}", f"3 rows to {store}, {plugins}", f"3 rows to {store}, off", goal)
+        for store, goal in (("sqlite", None), ("redis", 1.4))
+        for plugins in list(telemetry.PLUGINS)[1:]
+    ),
     Ratio("memory of 100 KiB", "activation, memory 100 KiB", "activation, memory 1 KiB", 1.2),
     *(
         Ratio(f"memory of {kib} KiB", f"activation, memory {kib} KiB", "activation, memory 1 KiB")
@@ -129,6 +158,11 @@ def _pass_on(command: list[str], arguments: argparse.Namespace) -> None:
         command.extend(("--json", str(arguments.json)))
 
 
+def _formula(ratio: Ratio) -> str:
+    numerator = f"({ratio.numerator} - {ratio.less})" if ratio.less else ratio.numerator
+    return f"{numerator} ÷ {ratio.denominator}"
+
+
 def _report(medians: dict[str, float], spreads: dict[str, float], path: pathlib.Path | None) -> None:
     console = Console()
     figures = Table("workload", "median µs", "± µs", title="one element")
@@ -138,12 +172,10 @@ def _report(medians: dict[str, float], spreads: dict[str, float], path: pathlib.
     compared = Table("comparison", "ratio", "goal", "", title="side by side")
     ratios = []
     for ratio in RATIOS:
-        value = medians[ratio.numerator] / medians[ratio.denominator]
+        value = (medians[ratio.numerator] - medians.get(ratio.less, 0.0)) / medians[ratio.denominator]
         verdict = "" if ratio.goal is None else "met" if value <= ratio.goal else "missed"
         goal = "" if ratio.goal is None else f"≤ {ratio.goal:g}"
-        compared.add_row(
-            f"{ratio.what}: {ratio.numerator} ÷ {ratio.denominator}", f"{value:.2f}", goal, verdict
-        )
+        compared.add_row(f"{ratio.what}: {_formula(ratio)}", f"{value:.2f}", goal, verdict)
         ratios.append({**asdict(ratio), "ratio": value, "verdict": verdict})
     console.print(compared)
     if path is not None:

@@ -211,6 +211,19 @@ def test_memory_outlasts_its_key_and_comes_back() -> None:
         assert restored.ring("ring") == (b"item 1", b"item 2", b"item 3")
 
 
+def test_a_key_that_no_row_could_have_is_refused_before_it_has_a_memory() -> None:
+    async def remembers(ctx: AgentContext) -> Complete:
+        ctx.memory.set("seen", b"1")
+        return Complete()
+
+    with AgentHarness(remembers, expiring()) as harness:
+        assert harness.send(event(b"e" * 512, time_ms=1_000)).errors == []
+        (error,) = harness.send(event(b"e" * 513, time_ms=1_000)).errors
+        assert error.reason == "invalid_envelope"
+        assert "may have 512 bytes; this one has 513" in error.detail
+        assert set(harness.states) == {b"e" * 512}
+
+
 def test_an_empty_memory_makes_no_store_call(outage: Outage) -> None:
     async def idle(ctx: AgentContext) -> Complete:  # noqa: ARG001 - an agent's signature
         return Complete()

@@ -15,6 +15,8 @@ from tests.servers.process import absent, accepts, free_port, server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.servers.certificates import Certificates
+
 __all__ = ["running_mariadb", "running_mysql"]
 
 
@@ -32,16 +34,20 @@ def _running(scheme: str, *options: str) -> Iterator[str]:
     user = "mysql" if os.geteuid() == 0 else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="beam-agents-mariadb-"))
     try:
+        # At its start a server deletes temporary tables from its folder for them, those of others too.
+        temporary = folder / "temporary"
+        temporary.mkdir()
         if user is not None:
             shutil.chown(folder, user)
+            shutil.chown(temporary, user)
         subprocess.run(
-            [install, "--no-defaults", f"--datadir={folder}/data", "--auth-root-authentication-method=normal",
-             "--skip-test-db"],
+            [install, "--no-defaults", f"--datadir={folder}/data", f"--tmpdir={temporary}",
+             "--auth-root-authentication-method=normal", "--skip-test-db"],
             check=True, stdout=subprocess.DEVNULL, user=user, cwd=folder,
         )  # fmt: skip
         port = free_port()
         command = [
-            daemon, "--no-defaults", f"--datadir={folder}/data", f"--port={port}",
+            daemon, "--no-defaults", f"--datadir={folder}/data", f"--tmpdir={temporary}", f"--port={port}",
             "--bind-address=127.0.0.1", f"--socket={folder}/socket", f"--pid-file={folder}/pid",
             "--skip-name-resolve", *options,
         ]  # fmt: skip
@@ -68,6 +74,14 @@ def _administer(socket: pathlib.Path, statements: str) -> None:
 def running_mariadb(folder: pathlib.Path) -> Iterator[str]:  # noqa: ARG001 - as the others
     """Yield the URI of an empty database."""
     with _running("mariadb+asyncmy") as uri:
+        yield uri
+
+
+@contextmanager
+def running_mariadb_with_tls(tls: Certificates) -> Iterator[str]:
+    """Yield the URI of an empty database whose server takes TLS connections alone."""
+    options = (f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}", "--require-secure-transport=ON")
+    with _running("mariadb+asyncmy", *options) as uri:
         yield uri
 
 

@@ -16,7 +16,9 @@ from tests.servers.process import absent, free_port, server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["GUARDED_USER", "Cluster", "running_cluster", "running_postgresql"]
+    from tests.servers.certificates import Certificates
+
+__all__ = ["GUARDED_USER", "Cluster", "running_cluster", "running_postgresql", "running_psycopg"]
 
 GUARDED_USER = "guarded"
 """A role that needs a password. A test that wants it makes it."""
@@ -85,8 +87,8 @@ def _binaries() -> pathlib.Path | None:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """Run an empty cluster that trusts everyone on loopback but :data:`GUARDED_USER`."""
+def running_cluster(tls: Certificates | None = None) -> Iterator[Cluster]:
+    """Run an empty cluster that trusts everyone on loopback but :data:`GUARDED_USER`, with TLS if told so."""
     binaries = _binaries()
     if binaries is None:
         absent("PostgreSQL (Debian's package postgresql)")
@@ -104,6 +106,14 @@ def running_cluster() -> Iterator[Cluster]:
         )  # fmt: skip
         rules = folder / "data" / "pg_hba.conf"
         rules.write_text(f"host all {GUARDED_USER} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        if tls is not None:
+            for name, file in {"server.crt": tls.certificate, "server.key": tls.key}.items():
+                shutil.copy(file, folder / "data" / name)
+                (folder / "data" / name).chmod(0o600)
+                if user is not None:
+                    shutil.chown(folder / "data" / name, user)
+            with (folder / "data" / "postgresql.conf").open("a") as settings:
+                settings.write("ssl = on\n")
         cluster = Cluster(binaries, folder, user)
         cluster.start()
         try:
@@ -119,3 +129,10 @@ def running_postgresql(folder: pathlib.Path) -> Iterator[str]:  # noqa: ARG001 -
     """Yield the URI of an empty database."""
     with running_cluster() as cluster:
         yield cluster.uri()
+
+
+@contextmanager
+def running_psycopg(folder: pathlib.Path) -> Iterator[str]:  # noqa: ARG001 - as the others; see running_cluster
+    """Yield the URI of an empty database, for the other driver."""
+    with running_cluster() as cluster:
+        yield cluster.uri("psycopg")

@@ -34,9 +34,22 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition to come true."""
+    deadline = time.monotonic() + READY_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.01)
+
+
+def in_ci() -> bool:
+    """Tell whether this is CI, where nothing may be skipped."""
+    return os.environ.get("CI") == "true"
+
+
 def absent(what: str) -> None:
     """Skip the test because a server is not installed; in CI, fail it."""
-    if os.environ.get("CI") == "true":
+    if in_ci():
         pytest.fail(f"{what} is not installed, and CI must have it")
     pytest.skip(f"{what} is not installed")
 

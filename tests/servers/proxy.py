@@ -28,6 +28,8 @@ class Fault(Enum):
     """Pass requests on, and cut the connection when a reply comes, of which nothing reaches the client."""
     FREEZE = auto()
     """Keep and accept connections, read, pass nothing on and answer nothing."""
+    STALL = auto()
+    """Take nothing more from clients: what they send waits in their systems, and comes once this is over."""
     REFUSE = auto()
     """Cut all connections and listen no more."""
 
@@ -41,7 +43,9 @@ class Proxy:
         round_trips: How many requests have come in, each after the reply to the one before it.
     """
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, receive_bytes: int = 0) -> None:
+        """Listen. ``receive_bytes`` is what the system keeps of what was not read yet; 0 for its default."""
+        self._receive_bytes = receive_bytes
         self.port = free_port()
         self.cuts = 0
         self.round_trips = 0
@@ -50,6 +54,7 @@ class Proxy:
         self._passing = 0
         self._on_cut: Callable[[], None] | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._from_clients: set[asyncio.StreamWriter] = set()
         self._asked: set[asyncio.StreamWriter] = set()
         self._listener: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()
@@ -78,15 +83,18 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     async def _listen(self) -> None:
-        self._listener = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, family=socket.AF_INET
-        )
+        listener = socket.create_server(("127.0.0.1", self.port))
+        if self._receive_bytes:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_bytes)
+        self._listener = await asyncio.start_server(self._serve, sock=listener)
 
     async def _switch(self, fault: Fault, passing: int, on_cut: Callable[[], None] | None) -> None:
         if self._fault is Fault.FREEZE:
             # What was swallowed meanwhile cannot be passed on later.
             self._cut_all()
         self._fault, self._passing, self._on_cut = fault, passing, on_cut
+        for writer in self._from_clients:
+            (_stop_reading if fault is Fault.STALL else _go_on_reading)(writer.transport)
         if fault is Fault.REFUSE and self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -109,11 +117,15 @@ class Proxy:
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         self._writers.add(to_client)
+        self._from_clients.add(to_client)
+        if self._fault is Fault.STALL:
+            _stop_reading(to_client.transport)
         try:
             server, to_server = await asyncio.open_connection("127.0.0.1", self._upstream_port)
         except OSError:
             to_client.transport.abort()
             self._writers.discard(to_client)
+            self._from_clients.discard(to_client)
             return
         self._writers.add(to_server)
         try:
@@ -125,6 +137,12 @@ class Proxy:
                 writer.transport.abort()
                 self._writers.discard(writer)
             self._asked.discard(to_client)
+            self._from_clients.discard(to_client)
+
+    @property
+    def connections(self) -> int:
+        """How many connections of clients it serves."""
+        return len(self._from_clients)
 
     def _cuts_now(self) -> bool:
         if self._passing > 0:
@@ -139,9 +157,13 @@ class Proxy:
     async def _pass_requests(
         self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter, to_client: asyncio.StreamWriter
     ) -> None:
-        # An end that is gone is the test's doing; what ends one direction ends the other.
+        # An end that is gone is the test's doing. A client that went in good order may have left a request.
         with suppress(OSError):
-            while data := await client.read(65_536):
+            while True:
+                data = await client.read(65_536)
+                if not data:
+                    to_server.write_eof()
+                    return
                 if to_client not in self._asked:
                     self._asked.add(to_client)
                     self.round_trips += 1
@@ -165,10 +187,20 @@ class Proxy:
         to_client.transport.abort()
 
 
+def _stop_reading(transport: asyncio.Transport) -> None:
+    if transport.is_reading():
+        transport.pause_reading()
+
+
+def _go_on_reading(transport: asyncio.Transport) -> None:
+    if not transport.is_reading() and not transport.is_closing():
+        transport.resume_reading()
+
+
 @contextmanager
-def proxied(upstream_port: int) -> Iterator[Proxy]:
+def proxied(upstream_port: int, receive_bytes: int = 0) -> Iterator[Proxy]:
     """Yield a proxy to a port of this machine."""
-    proxy = Proxy(upstream_port)
+    proxy = Proxy(upstream_port, receive_bytes)
     try:
         yield proxy
     finally:

@@ -25,6 +25,7 @@ SERVERS: dict[str, Callable[..., AbstractContextManager[str]]] = {
     "mariadb": mariadb.running_mariadb,
     "mysql": mariadb.running_mysql,
     "postgresql": postgresql.running_postgresql,
+    "postgresql with psycopg": postgresql.running_psycopg,
     "sqlite": embedded.running_sqlite,
     "bigtable": bigtable.running_bigtable,
     "firestore": firestore.running_firestore,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from beam_agents.memory.longterm import LongTermMemory
 from beam_agents.memory.stores.contract import (
     MAX_ENTITY_KEY_BYTES,
     MAX_KEY_BYTES,
@@ -20,6 +21,7 @@ from beam_agents.memory.stores.contract import (
     encode_record,
 )
 from beam_agents.memory.stores.registry import open_store
+from beam_agents.runtime.activation import MAX_EVENT_MS
 from beam_agents.signals.types import UpsertResult
 
 Run = Callable[..., Any]
@@ -121,6 +123,43 @@ def test_search_is_bounded_and_begins_at_the_lowest(store: MemoryStore, entity: 
     for limit in (1, 7, 119, 120, 121):
         found = run(store.search(entity, "case/", limit))
         assert [each.key for each in found] == [f"case/{index:03d}" for index in range(min(limit, 120))]
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, 2**31, 2**63, 10**30])
+def test_an_agent_may_ask_for_any_number_of_rows(
+    store: MemoryStore, entity: bytes, run: Run, limit: int
+) -> None:
+    run(store.save_many([row(entity, "a")]))
+    memory = LongTermMemory(store, entity_key=entity, seq=2, now_ms=2)
+    memory.save("b", b"staged")
+    assert [found.key for found in run(memory.search("", limit))] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "odd", [b"", b"\x00", b"\x00" * 512, b"\xff" * 512, b"*", b"[a]", b"..", b"__x__", b"a/b", b"%00"]
+)
+def test_an_entity_key_is_any_bytes(store: MemoryStore, admin: StoreAdmin, run: Run, odd: bytes) -> None:
+    key = "k\x00\n/%_*\\..😀"
+    saved = row(odd, key)
+    assert run(store.save_many([saved])) == [UpsertResult.APPLIED]
+    assert run(store.load(odd, key)) == saved
+    assert run(store.search(odd, "k\x00", 2)) == [saved]
+    assert run(admin.scan(None, 2, entity_key=odd)) == [saved]
+    assert run(admin.delete([saved])) == 1
+    assert run(store.load(odd, key)) is None
+
+
+def test_the_lowest_and_the_highest_seq(
+    store: MemoryStore, admin: StoreAdmin, entity: bytes, run: Run
+) -> None:
+    lowest = row(entity, "k", 0, at_ms=0)
+    highest = row(entity, "k", MAX_SEQ, at_ms=MAX_EVENT_MS)
+    assert run(store.save_many([lowest])) == [UpsertResult.APPLIED]
+    assert run(store.load(entity, "k")) == lowest
+    assert run(store.save_many([highest])) == [UpsertResult.APPLIED]
+    assert run(store.save_many([lowest])) == [UpsertResult.STALE]
+    assert run(admin.replace_seq(highest, lowest))
+    assert run(store.load(entity, "k")) == lowest
 
 
 @pytest.mark.parametrize("other", [b"", b"\x00", b"\xff", b"/", b"a" * 100])

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -30,6 +29,7 @@ from beam_agents.runtime.bridge import AsyncBridge
 from beam_agents.signals.types import UpsertResult
 from tests.servers.disks import mounted
 from tests.servers.postgresql import GUARDED_USER, Cluster, running_cluster
+from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -39,19 +39,11 @@ if TYPE_CHECKING:
     Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 APPLIED = [UpsertResult.APPLIED]
-PATIENCE_S = 30.0
 RIGHT, WRONG = "r1ght", "wr0ng"
 
 
 def row(key: str, seq: int = 1, value: bytes = b"value", entity: bytes = b"entity") -> StoreRow:
     return StoreRow(entity, key, seq, encode_record(value, seq, seq), seq)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +333,10 @@ def test_a_read_only_file_is_read_and_refuses_writes(
         assert run(store.load(b"entity", "k")) is None
         with pytest.raises(StoreRejected, match="read-only"):
             run(store.save_many([row("k")]))
+        # A connection that was opened now stays read-only, whatever becomes of the disk.
+        assert run(store.load(b"entity", "k")) is None
+        subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+        assert run(store.save_many([row("k")])) == APPLIED
         run(store.close())
 
 
@@ -470,6 +466,27 @@ def test_a_missing_permission_is_named(
     execute("GRANT INSERT, UPDATE ON beam_agents_longterm TO reader")
     assert run(store.save_many([row("permitted")])) == APPLIED
     execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+def test_connections_of_when_a_server_was_read_only_are_in_nobodys_way(
+    opened: Callable[..., MemoryStore], cluster: Cluster, execute: Callable[[str], Any], run: Run
+) -> None:
+    opened(cluster.uri())
+    execute("DROP ROLE IF EXISTS standby; CREATE ROLE standby LOGIN")
+    execute("GRANT SELECT, INSERT, UPDATE ON beam_agents_longterm TO standby")
+    execute("ALTER ROLE standby SET default_transaction_read_only = on")
+    store = opened(cluster.uri(user="standby"), provision=False)
+
+    async def load_at_once() -> None:
+        await asyncio.gather(*(store.load(b"entity", str(each)) for each in range(6)))
+
+    run(load_at_once())
+    with pytest.raises(StoreRejected, match="read-only"):
+        run(store.save_many([row("promoted", 1)]))
+    run(load_at_once())
+    execute("ALTER ROLE standby RESET default_transaction_read_only")
+    assert run(store.save_many([row("promoted", 2)])) == APPLIED
+    execute("DROP OWNED BY standby; DROP ROLE standby")
 
 
 def test_a_missing_database_is_named(opened: Callable[..., MemoryStore], cluster: Cluster, run: Run) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from beam_agents.signals.types import UpsertResult
 
 __all__ = [
+    "MAX_FOUND",
     "MAX_KEY_BYTES",
     "MAX_SEQ",
     "RECORD_VERSION",
@@ -55,6 +56,9 @@ MAX_ENTITY_KEY_BYTES: Final = 512
 """The longest entity key that the long-term tier takes, on every backend."""
 
 MAX_SEQ: Final = 2**63 - 1
+
+MAX_FOUND: Final = 2**31 - 1
+"""What one search may ask for: more rows than any entity has, and no more than each backend can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,13 @@ class MemoryStore(ABC):
 
     @abstractmethod
     async def search(self, entity_key: bytes, prefix: str, limit: int) -> list[StoreRow]:
-        """Return an entity's first ``limit`` rows whose key begins with ``prefix``, by the key's bytes."""
+        """Return an entity's first rows whose key begins with ``prefix``, by the key's bytes.
+
+        Args:
+            entity_key: The entity.
+            prefix: What keys begin with; empty for all.
+            limit: The most rows to return, from 1 to MAX_FOUND.
+        """
 
     @abstractmethod
     async def save_many(self, rows: Sequence[StoreRow]) -> list[UpsertResult]:
@@ -214,6 +224,8 @@ def check_key(key: object, limits: StoreLimits) -> str:
     """
     if not isinstance(key, str):
         raise InvalidArgumentType(f"a long-term key must be a str, not {type(key).__name__}")
+    # A subclass may encode itself otherwise the next time.
+    key = str.__str__(key)
     if not key:
         raise InvalidArgument("a long-term key must not be empty")
     try:

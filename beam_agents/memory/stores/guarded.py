@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from beam_agents.errors import StoreError, StoreTimeout
+from beam_agents.errors import StoreError, StoreTimeout, StoreUnavailable
 from beam_agents.memory.stores.contract import MemoryStore, StoreRow
+from beam_agents.signals.stores import store_table
 from beam_agents.signals.types import CallOutcome, StoreOperation
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from beam_agents.signals.types import UpsertResult
 
-__all__ = ["GuardedStore", "OnCall", "RetryPolicy", "StoreCall"]
+__all__ = ["GuardedStore", "OnCall", "RetryPolicy", "StoreAttempt", "StoreCall"]
 
 T = TypeVar("T")
 
@@ -52,6 +53,21 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreAttempt:
+    """One attempt at a call.
+
+    Attributes:
+        started_ns: When it began, by ``time.perf_counter_ns``.
+        ended_ns: When it ended, likewise.
+        error_type: The class of what it raised; empty for none.
+    """
+
+    started_ns: int
+    ended_ns: int
+    error_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreCall:
     """One call as its caller saw it, with all attempts.
 
@@ -60,7 +76,9 @@ class StoreCall:
         operation: What was asked.
         outcome: How it ended; a call that was cancelled counts as timed out.
         error_type: The class of what it raised in the end; empty for none.
-        retries: The class of what each attempt raised that another followed.
+        attempts: What was tried, in order; each but the last one failed, and was tried again.
+        down_for_s: How long the store had not answered until this call was, in seconds; None if it had.
+        went_down: Whether this call is the first one that a store which had answered did not answer.
         rows: Rows that were sent, or that came back.
         bytes: Bytes of their records.
         started_ns: When it began, by ``time.perf_counter_ns``.
@@ -71,11 +89,18 @@ class StoreCall:
     operation: StoreOperation
     outcome: CallOutcome
     error_type: str
-    retries: tuple[str, ...]
+    attempts: tuple[StoreAttempt, ...]
     rows: int
     bytes: int
     started_ns: int
     ended_ns: int
+    down_for_s: float | None = None
+    went_down: bool = False
+
+    @property
+    def retries(self) -> tuple[str, ...]:
+        """The class of what each attempt raised that another followed."""
+        return tuple(each.error_type for each in self.attempts[:-1])
 
     @property
     def seconds(self) -> float:
@@ -109,9 +134,14 @@ class GuardedStore(MemoryStore):
         self._on_call = on_call
         self._policy = policy
 
-    def observed(self, on_call: OnCall) -> GuardedStore:
-        """Return the same store with another callback, for one activation, say. Close one of them only."""
-        return GuardedStore(self._store, on_call, policy=self._policy)
+    def observed(self, on_call: OnCall, *, policy: RetryPolicy | None = None) -> GuardedStore:
+        """Return the same store with another callback, for one activation, say. Close one of them only.
+
+        Args:
+            on_call: Is told each call.
+            policy: How its calls are tried; None for this one's policy.
+        """
+        return GuardedStore(self._store, on_call, policy=policy or self._policy)
 
     async def load(self, entity_key: bytes, key: str) -> StoreRow | None:
         """Return a row, or None."""
@@ -155,18 +185,24 @@ class GuardedStore(MemoryStore):
         received: Callable[[T], Sequence[StoreRow]] | None = None,
         sent: Sequence[StoreRow] = (),
     ) -> T:
-        retries: list[str] = []
+        attempts: list[StoreAttempt] = []
         rows, outcome, error_type = sent, CallOutcome.ERROR, ""
+        down_for_s: float | None = None
+        went_down = False
         started_ns = time.perf_counter_ns()
         try:
-            result = await self._retried(operation, attempt, retries)
+            result = await self._retried(operation, attempt, attempts)
             outcome = CallOutcome.OK
+            down_for_s = store_table().answered(self.uri)
             if received is not None:
                 rows = received(result)
         except BaseException as error:
             error_type = type(error).__name__
             if isinstance(error, (StoreTimeout, asyncio.CancelledError)):
                 outcome = CallOutcome.TIMEOUT
+            if isinstance(error, (StoreTimeout, StoreUnavailable)):
+                # What it rejects, it has answered; a call that was cancelled tells nothing.
+                went_down = store_table().failed(self.uri, error_type)
             raise
         else:
             return result
@@ -176,38 +212,63 @@ class GuardedStore(MemoryStore):
                 operation,
                 outcome,
                 error_type,
-                tuple(retries),
+                tuple(attempts),
                 len(rows),
                 sum(len(row.rec) for row in rows),
                 started_ns,
                 time.perf_counter_ns(),
+                down_for_s,
+                went_down,
             )
             self._on_call(call)
 
     async def _retried(
-        self, operation: StoreOperation, attempt: Callable[[], Awaitable[T]], retries: list[str]
+        self,
+        operation: StoreOperation,
+        attempt: Callable[[], Awaitable[T]],
+        attempts: list[StoreAttempt],
     ) -> T:
         """Make attempts until one succeeds, fails for good, or the policy ends it.
 
         A loop of its own, because a retry library took a third of the time of a small flush.
         """
-        budget_s = self._policy.budget * self.uri.options.operation_timeout_s
-        ends_s = time.monotonic() + budget_s
-        bound = asyncio.timeout(budget_s)
+        ends_s = time.monotonic() + self._policy.budget * self.uri.options.operation_timeout_s
+        try:
+            # A store bounds each attempt itself. A second deadline is for what follows; around the first it
+            # would take a tenth of the time of a small flush.
+            return await self._tried(attempt, attempts)
+        except StoreError as error:
+            delay_s = self._delay_s(error, attempts, ends_s)
+        bound = asyncio.timeout(ends_s - time.monotonic())
         try:
             async with bound:
                 while True:
-                    try:
-                        return await attempt()
-                    except StoreError as error:
-                        error.attempts = len(retries) + 1
-                        delay_s = self._policy.delay_s(error.attempts, random.random())  # noqa: S311 - no secret
-                        if not error.transient or delay_s is None or time.monotonic() + delay_s >= ends_s:
-                            raise
-                        retries.append(type(error).__name__)
                     await asyncio.sleep(delay_s)
+                    try:
+                        return await self._tried(attempt, attempts)
+                    except StoreError as error:
+                        delay_s = self._delay_s(error, attempts, ends_s)
         except TimeoutError as error:
             if not bound.expired():
                 raise
             cause = type(error).__name__
-            raise StoreTimeout(self.backend, operation.value, cause, len(retries) + 1) from None
+            raise StoreTimeout(self.backend, operation.value, cause, len(attempts)) from None
+
+    async def _tried(self, attempt: Callable[[], Awaitable[T]], attempts: list[StoreAttempt]) -> T:
+        """Make one attempt and note it."""
+        started_ns, error_type = time.perf_counter_ns(), ""
+        try:
+            return await attempt()
+        except BaseException as error:
+            error_type = type(error).__name__
+            raise
+        finally:
+            attempts.append(StoreAttempt(started_ns, time.perf_counter_ns(), error_type))
+
+    def _delay_s(self, error: StoreError, attempts: list[StoreAttempt], ends_s: float) -> float:
+        """Return how long to wait after an attempt's failure; raise it if it was the last."""
+        error.attempts = len(attempts)
+        delay_s = self._policy.delay_s(error.attempts, random.random())  # noqa: S311 - no secret
+        if not error.transient or delay_s is None or time.monotonic() + delay_s >= ends_s:
+            raise error
+        return delay_s

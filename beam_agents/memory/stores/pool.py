@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from beam_agents.memory.stores.guarded import GuardedStore
 from beam_agents.memory.stores.registry import open_store
 from beam_agents.memory.stores.uri import parse_store_uri
+from beam_agents.signals.stores import store_table
 
 if TYPE_CHECKING:
     from beam_agents.memory.stores.contract import MemoryStore
@@ -56,6 +57,7 @@ def acquire_store(uri: str | StoreUri) -> GuardedStore:
         shared = process.by_uri.get(parsed)
         if shared is None:
             shared = process.by_uri[parsed] = _Shared(open_store(parsed))
+            store_table().opened(parsed, parsed.backend, parsed.redacted)
         user = GuardedStore(shared.store)
         shared.users.append(user)
         return user
@@ -79,6 +81,7 @@ async def release_store(store: GuardedStore) -> None:
         if shared.users:
             return
         del process.by_uri[store.uri]
+        store_table().closed(store.uri)
     await shared.store.close()
 
 

@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import os
 import re
-import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -32,6 +32,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from beam_agents.errors import StoreError, StoreRejected, StoreTimeout, StoreUnavailable
+from beam_agents.memory.stores.cutting import cut_off
+from beam_agents.memory.stores.tls import is_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -155,9 +157,31 @@ class RedisClient:
         return held
 
 
+class _Cut(AbstractConnection):
+    """A connection that is cut off where the client would close it and go on sending."""
+
+    async def disconnect(  # type: ignore[override]  # what versions of the client add is passed on
+        self,
+        nowait: bool = False,  # noqa: FBT001, FBT002 - the client's
+        **failure: Any,
+    ) -> None:
+        """Disconnect; ``nowait`` is how the client does it after an error or a cancellation."""
+        if nowait and self._writer is not None:
+            cut_off(self._writer.transport)
+        await super().disconnect(nowait=nowait, **failure)
+
+
+class _CutConnection(_Cut, Connection):
+    """Without TLS."""
+
+
+class _CutSslConnection(_Cut, SSLConnection):
+    """With TLS."""
+
+
 def _make_client(uri: StoreUri) -> Redis:
     options = uri.options
-    return Redis(
+    redis = Redis(
         host=uri.host,
         port=uri.port,
         db=int(uri.database),
@@ -179,6 +203,8 @@ def _make_client(uri: StoreUri) -> Redis:
         # connection that a cancelled call gives back a step later.
         max_connections=2**31,
     )
+    redis.connection_pool.connection_class = _CutSslConnection if uri.tls else _CutConnection
+    return redis
 
 
 async def send(redis: Redis, commands: Sequence[Command]) -> list[object]:
@@ -206,6 +232,12 @@ async def run_script(redis: Redis, script: Script, calls: Sequence[ScriptCall]) 
 
 async def _exchange(redis: Redis, commands: Sequence[Command]) -> list[object]:
     # The client drops the connection if this is cancelled or fails before the last reply.
+    if len(commands) == 1:
+        # A pipeline takes a sixth longer than the command itself.
+        try:
+            return [await redis.execute_command(*commands[0])]  # type: ignore[no-untyped-call]  # the client's
+        except ResponseError as error:
+            return [error]
     pipeline = redis.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
@@ -292,7 +324,7 @@ def _problem(error: Exception) -> str | None:
     if isinstance(error, ResponseError):
         return _problem_of_reply(error)
     if isinstance(error, (RedisConnectionError, OSError)):
-        return _CERTIFICATE if _is_untrusted(error) else None
+        return _CERTIFICATE if is_untrusted(error) else None
     return "the client refused to send the call"
 
 
@@ -309,12 +341,3 @@ def _problem_of_reply(error: ResponseError) -> str | None:
         if phrase in text:
             return problem
     return "the server refused the call; its own log or MONITOR tells why"
-
-
-def _is_untrusted(error: BaseException) -> bool:
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, ssl.SSLCertVerificationError):
-            return True
-        link = link.__cause__ or link.__context__
-    return False

@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from beam_agents.memory.stores.sql_errors import translate
+from beam_agents.memory.stores.sql_errors import is_read_only, translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -105,21 +105,33 @@ class Connections:
     async def _on_connection(self, pool: _Pool, work: Callable[[Session], Awaitable[T]]) -> T:
         async with pool.slots:
             connection = self._idle_connection(pool)
-            if connection is None:
-                async with asyncio.timeout(self._uri.options.connect_timeout_s):
-                    connection = await self._driver.connect(self._uri)
-                pool.open.append(connection)
-            try:
-                result = await work(Session(self._driver, connection))
-            except BaseException:
-                self._discard(pool, connection)
-                raise
-            if pool is self._pool:
-                pool.idle.append(connection)
-            else:
-                # The store was closed meanwhile.
-                self._discard(pool, connection)
-            return result
+            if connection is not None:
+                try:
+                    return await self._on(pool, connection, work)
+                except Exception as error:
+                    if not is_read_only(error):
+                        raise
+                # It may be of another time: to a file that could not be written then, or to a server that is
+                # the primary no more. So may all others that wait; a new one tells how things are now.
+                while stale := self._idle_connection(pool):
+                    self._discard(pool, stale)
+            async with asyncio.timeout(self._uri.options.connect_timeout_s):
+                connection = await self._driver.connect(self._uri)
+            pool.open.append(connection)
+            return await self._on(pool, connection, work)
+
+    async def _on(self, pool: _Pool, connection: Any, work: Callable[[Session], Awaitable[T]]) -> T:
+        try:
+            result = await work(Session(self._driver, connection))
+        except BaseException:
+            self._discard(pool, connection)
+            raise
+        if pool is self._pool:
+            pool.idle.append(connection)
+        else:
+            # The store was closed meanwhile.
+            self._discard(pool, connection)
+        return result
 
     def _idle_connection(self, pool: _Pool) -> Any | None:
         # What the server closed is known without asking it, and a ping would cost each call a round trip.

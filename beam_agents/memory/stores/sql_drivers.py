@@ -17,8 +17,13 @@ import socket
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from beam_agents.memory.stores.cutting import SERVER_SHARE, cut_off, forget_unsent
+from beam_agents.memory.stores.tls import roots_file, tls_context
 
 if TYPE_CHECKING:
+    import ssl
     import threading
     from collections.abc import Coroutine, Mapping, Sequence
 
@@ -30,10 +35,6 @@ T = TypeVar("T")
 
 Value: TypeAlias = bytes | int | list[bytes] | list[int]
 """What a parameter holds: a value, or a column of a batch."""
-
-BUSY_SHARE: Final = 0.8
-"""How much of a call's time SQLite waits for another writer: less than all, so that the call ends with what
-it waited for."""
 
 
 class Driver(ABC):
@@ -50,6 +51,13 @@ class Driver(ABC):
 
     def __init__(self, module: Any) -> None:
         self.module = module
+        self._tls: ssl.SSLContext | None = None
+
+    def _tls_of(self, uri: StoreUri) -> ssl.SSLContext | None:
+        """Return the URI's TLS context, made once: to read the system's authorities takes a while."""
+        if self._tls is None:
+            self._tls = tls_context(uri)
+        return self._tls
 
     @abstractmethod
     async def connect(self, uri: StoreUri) -> Any:
@@ -73,9 +81,21 @@ class Driver(ABC):
         """Close a connection in good order. The caller bounds the time."""
         await connection.close()
 
+    async def _prepared(self, connection: Any, statement: str) -> Any:
+        """Run a connection's first statement; without it the connection is not to be used."""
+        try:
+            await self.execute(connection, statement)
+        except BaseException:
+            self.cut(connection)
+            raise
+        return connection
+
     @abstractmethod
     def cut(self, connection: Any) -> None:
-        """Close a connection now, without waiting for a server that may not answer."""
+        """Close a connection now, without waiting for a server that may not answer.
+
+        What was not sent yet is dropped: the server must not come upon it later.
+        """
 
 
 class Asyncpg(Driver):
@@ -83,14 +103,17 @@ class Asyncpg(Driver):
 
     async def connect(self, uri: StoreUri) -> Any:
         """Make a connection."""
-        return await self.module.connect(
+        connection = await self.module.connect(
             host=uri.host,
             port=uri.port,
             user=uri.username or None,
             password=uri.password or None,
             database=uri.database,
             timeout=uri.options.connect_timeout_s,
+            # None has it look into the environment, and then prefer TLS without insisting on it.
+            ssl=False if uri.options.sslmode == "disable" else self._tls_of(uri),
         )
+        return await self._prepared(connection, _postgresql_limits(uri))
 
     async def fetch(
         self, connection: Any, statement: str, values: Sequence[Value]
@@ -112,6 +135,8 @@ class Asyncpg(Driver):
 
     def cut(self, connection: Any) -> None:
         """Abort the connection."""
+        # asyncpg itself cannot drop what is unsent.
+        cut_off(connection._transport)  # noqa: SLF001 - as above
         connection.terminate()
 
 
@@ -122,7 +147,13 @@ class Psycopg(Driver):
 
     async def connect(self, uri: StoreUri) -> Any:
         """Make a connection."""
-        return await self.module.AsyncConnection.connect(
+        options = uri.options
+        tls = {"sslmode": options.sslmode} if options.sslmode else {}
+        if options.sslmode.startswith("verify-"):
+            # For the error that libpq gives no code.
+            self._tls_of(uri)
+            tls["sslrootcert"] = roots_file(uri)
+        connection = await self.module.AsyncConnection.connect(
             host=uri.host,
             port=uri.port,
             user=uri.username or None,
@@ -130,7 +161,9 @@ class Psycopg(Driver):
             dbname=uri.database,
             connect_timeout=math.ceil(uri.options.connect_timeout_s),
             autocommit=True,
+            **tls,
         )
+        return await self._prepared(connection, _postgresql_limits(uri))
 
     async def fetch(
         self, connection: Any, statement: str, values: Sequence[Value]
@@ -163,6 +196,9 @@ class Psycopg(Driver):
 
     def cut(self, connection: Any) -> None:
         """Close the connection."""
+        if not connection.closed:
+            with _stream_of(connection) as stream:
+                forget_unsent(stream)
         connection.pgconn.finish()
 
 
@@ -176,10 +212,16 @@ async def _abandonable(connection: Any, running: Coroutine[object, object, T]) -
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         # The task sees the end of the stream, and ends.
-        with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        with _stream_of(connection) as stream:
+            forget_unsent(stream)
             stream.shutdown(socket.SHUT_RDWR)
         await asyncio.gather(task, return_exceptions=True)
         raise
+
+
+def _stream_of(connection: Any) -> socket.socket:
+    """Return a second handle to a psycopg connection's socket."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 class Aiosqlite(Driver):
@@ -189,7 +231,7 @@ class Aiosqlite(Driver):
         """Open the file, which must be there: the runtime creates nothing, not even an empty file."""
         connection = await _open_sqlite(self.module, uri, "rw")
         try:
-            busy_ms = int(uri.options.operation_timeout_s * BUSY_SHARE * 1000)
+            busy_ms = int(uri.options.operation_timeout_s * SERVER_SHARE * 1000)
             await connection.execute_fetchall(f"PRAGMA busy_timeout = {busy_ms}")
             mode = await connection.execute_fetchall("PRAGMA journal_mode")
             # With another journal than the write-ahead log NORMAL could damage the file in a power cut.
@@ -224,10 +266,15 @@ class Aiosqlite(Driver):
 class Asyncmy(Driver):
     """MySQL and MariaDB."""
 
+    def __init__(self, module: Any) -> None:
+        super().__init__(module)
+        # A connection whose call was cancelled has forgotten its transport, and goes on sending.
+        self._transports: WeakKeyDictionary[Any, asyncio.WriteTransport] = WeakKeyDictionary()
+
     async def connect(self, uri: StoreUri) -> Any:
         """Make a connection."""
         options = uri.options
-        return await self.module.connect(
+        connection = await self.module.connect(
             host=uri.host,
             port=uri.port,
             user=uri.username or None,
@@ -243,7 +290,11 @@ class Asyncmy(Driver):
             client_flag=_FOUND_ROWS,
             # Says that a literal is bytes and no text, which the server would check.
             binary_prefix=True,
+            init_command=_mysql_limits(uri),
+            ssl=self._tls_of(uri),
         )
+        self._transports[connection] = connection._transport  # noqa: SLF001 - see cut
+        return connection
 
     async def fetch(
         self, connection: Any, statement: str, values: Sequence[Value]
@@ -269,8 +320,29 @@ class Asyncmy(Driver):
         await connection.ensure_closed()
 
     def cut(self, connection: Any) -> None:
-        """Close the socket."""
+        """Abort the connection, which asyncmy itself cannot."""
         connection.close()
+        cut_off(self._transports[connection])
+
+
+def _postgresql_limits(uri: StoreUri) -> str:
+    """Return what bounds a statement on the server, and a transaction whose client has vanished."""
+    seconds = uri.options.operation_timeout_s
+    return (
+        f"SELECT set_config('statement_timeout', '{max(1, int(seconds * SERVER_SHARE * 1000))}', false), "
+        f"set_config('idle_in_transaction_session_timeout', '{math.ceil(seconds * 1000)}', false)"
+    )
+
+
+def _mysql_limits(uri: StoreUri) -> str:
+    """Return what bounds a statement on MariaDB, and on MySQL, which knows less, its wait for a lock."""
+    seconds = uri.options.operation_timeout_s
+    lock_wait = max(1, int(seconds * SERVER_SHARE))
+    return (
+        f"SET SESSION innodb_lock_wait_timeout = {lock_wait} "
+        f"/*M!100300 , max_statement_time = {seconds * SERVER_SHARE:.3f}, "
+        f"idle_transaction_timeout = {math.ceil(seconds)} */"
+    )
 
 
 _FOUND_ROWS: Final = 2

@@ -11,13 +11,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from beam_agents.errors import StoreError, StoreRejected, StoreTimeout, StoreUnavailable
+from beam_agents.memory.stores.tls import RootsUnreadable, is_untrusted, speaks_no_tls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from beam_agents.memory.stores.uri import StoreUri
 
-__all__ = ["is_missing_table", "translate"]
+__all__ = ["is_missing_table", "is_read_only", "translate"]
 
 
 class _Fault(Enum):
@@ -29,6 +30,10 @@ class _Fault(Enum):
     NO_DATABASE = auto()
     NO_FILE = auto()
     LOGIN = auto()
+    CERTIFICATE = auto()
+    NO_ROOTS = auto()
+    NO_TLS = auto()
+    NEEDS_TLS = auto()
     PERMISSION = auto()
     READ_ONLY = auto()
     TOO_LARGE = auto()
@@ -93,6 +98,7 @@ _MYSQL: Final[Mapping[int, _Fault]] = {
     1969: _Fault.TIMEOUT,
     2020: _Fault.TOO_LARGE,
     3024: _Fault.TIMEOUT,
+    3159: _Fault.NEEDS_TLS,
 }
 
 _MYSQL_CLIENT: Final = range(2000, 3000)
@@ -142,19 +148,34 @@ def is_missing_table(error: Exception) -> bool:
     return _code_fault(error) is _Fault.NO_TABLE
 
 
+def is_read_only(error: Exception) -> bool:
+    """Tell whether a driver's error says that this connection may not write."""
+    return _code_fault(error) is _Fault.READ_ONLY
+
+
 def _fault(error: Exception, uri: StoreUri) -> _Fault | None:
     # asyncmy hides a timeout in an error of its own.
     if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
         return _Fault.TIMEOUT
-    code = _code_fault(error)
-    if code is not None:
-        return code
+    fault = _tls_fault(error) or _code_fault(error)
+    if fault is not None:
+        return fault
     if isinstance(error, OSError):
         return _Fault.UNAVAILABLE
     if type(error).__module__.partition(".")[0] == uri.scheme.partition("+")[2]:
         return _Fault.UNAVAILABLE if _lost(error) else _Fault.OTHER
     # What aiosqlite raises on a connection that was closed.
     return _Fault.UNAVAILABLE if isinstance(error, ValueError) and uri.backend == "sqlite" else None
+
+
+def _tls_fault(error: Exception) -> _Fault | None:
+    if isinstance(error, RootsUnreadable):
+        return _Fault.NO_ROOTS
+    if is_untrusted(error):
+        return _Fault.CERTIFICATE
+    # asyncpg's own, whereas the system's errors are of classes below this one.
+    rejected = type(error) is ConnectionError and "rejected SSL upgrade" in str(error)
+    return _Fault.NO_TLS if rejected or speaks_no_tls(error) else None
 
 
 def _lost(error: Exception) -> bool:
@@ -194,7 +215,19 @@ _PROBLEMS: Final[Mapping[_Fault, str]] = {
         "the database file, or its folder, is missing or may not be opened; create the folder, let the "
         "workers read and write it, then: {provision}"
     ),
-    _Fault.LOGIN: "the server refused the user or the password; mend the URI, or the user on the server",
+    _Fault.LOGIN: (
+        "the server refused the user or the password, or lets nobody in from here, or without TLS (sslmode); "
+        "mend the URI, or the user on the server"
+    ),
+    _Fault.CERTIFICATE: (
+        "the server's TLS certificate does not verify; name the host as the certificate does, and name the "
+        "authority that signed it in the option sslrootcert"
+    ),
+    _Fault.NO_ROOTS: (
+        "the file that the option sslrootcert names is missing, may not be read, or holds no certificate"
+    ),
+    _Fault.NO_TLS: "the server offers no TLS; turn it on there, or set the option sslmode=disable",
+    _Fault.NEEDS_TLS: "the server takes TLS connections alone; set the option sslmode=verify-full",
     _Fault.PERMISSION: (
         "the user lacks a permission; workers need SELECT, INSERT and UPDATE on {table}, beam-agents store "
         "trim needs DELETE, and store provision needs CREATE"

@@ -46,7 +46,11 @@ class StoreOptions:
         connect_timeout_s: Seconds that making a connection may take.
         operation_timeout_s: Seconds that one call may take.
         pool_size: Connections of one worker process.
+        probe_period_s: Seconds between two health probes of one worker process.
         table: The SQL table.
+        sslmode: How a SQL server is reached, in libpq's words: ``disable``, ``require`` (encrypted, and
+            whoever answers is trusted), ``verify-ca``, ``verify-full``; empty for the driver's own default.
+        sslrootcert: The PEM file of the authorities that are trusted; empty for the system's.
         key_prefix: What Redis keys begin with.
         app_profile: The Bigtable application profile; empty for the instance's default.
         database: The Firestore database.
@@ -55,7 +59,10 @@ class StoreOptions:
     connect_timeout_s: float = 2.0
     operation_timeout_s: float = 5.0
     pool_size: int = 8
+    probe_period_s: float = 10.0
     table: str = "beam_agents_longterm"
+    sslmode: str = ""
+    sslrootcert: str = ""
     key_prefix: str = "beam-agents:"
     app_profile: str = ""
     database: str = "(default)"
@@ -370,10 +377,26 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
         lambda options, text: replace(options, pool_size=int(text)),
         (1, 1000),
     ),
+    "probe_period_s": _Option(
+        _SECONDS,
+        _NUMBER,
+        lambda options, text: replace(options, probe_period_s=float(text)),
+        _SECONDS_RANGE,
+    ),
     "table": _Option(
         "a table's name (letters, digits, _; at most 63)",
         re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}"),
         lambda options, text: replace(options, table=text),
+    ),
+    "sslmode": _Option(
+        "disable, require, verify-ca or verify-full",
+        re.compile(r"disable|require|verify-ca|verify-full"),
+        lambda options, text: replace(options, sslmode=text),
+    ),
+    "sslrootcert": _Option(
+        "a file's path",
+        re.compile(r".{1,4096}"),
+        lambda options, text: replace(options, sslrootcert=text),
     ),
     "key_prefix": _Option(
         "a prefix of at most 100 letters, digits and _ - . : /",
@@ -414,6 +437,8 @@ def _options(query: str | None, allowed: tuple[str, ...]) -> StoreOptions:
         if not option.pattern.fullmatch(text) or not _in_range(text, option.range):
             raise _Malformed(f"option {name} must be {option.form}")
         options = option.put(options, text)
+    if options.sslrootcert and not options.sslmode.startswith("verify-"):
+        raise _Malformed("option sslrootcert needs sslmode=verify-full, or verify-ca")
     return options
 
 
@@ -430,20 +455,27 @@ class _Parser:
     parse: Callable[[_Parts, StoreUri], StoreUri]
 
 
-_SERVER_OPTIONS: Final = ("connect_timeout_s", "operation_timeout_s", "pool_size")
+_SERVER_OPTIONS: Final = ("connect_timeout_s", "operation_timeout_s", "pool_size", "probe_period_s")
 _REDIS: Final = _Parser("redis", (*_SERVER_OPTIONS, "key_prefix"), _parse_redis)
-_POSTGRESQL: Final = _Parser("postgresql", (*_SERVER_OPTIONS, "table"), _parse_postgresql)
+_SQL_OPTIONS: Final = (*_SERVER_OPTIONS, "table", "sslmode", "sslrootcert")
+_POSTGRESQL: Final = _Parser("postgresql", _SQL_OPTIONS, _parse_postgresql)
 _PARSERS: Final[Mapping[str, _Parser]] = {
     "memory": _Parser("inprocess", (), _parse_memory),
     "redis": _REDIS,
     "rediss": _REDIS,
-    "bigtable": _Parser("bigtable", ("operation_timeout_s", "app_profile"), _parse_bigtable),
-    "firestore": _Parser("firestore", ("operation_timeout_s", "database"), _parse_firestore),
+    "bigtable": _Parser(
+        "bigtable", ("operation_timeout_s", "probe_period_s", "app_profile"), _parse_bigtable
+    ),
+    "firestore": _Parser(
+        "firestore", ("operation_timeout_s", "probe_period_s", "database"), _parse_firestore
+    ),
     "postgresql+asyncpg": _POSTGRESQL,
     "postgresql+psycopg": _POSTGRESQL,
-    "mysql+asyncmy": _Parser("mysql", (*_SERVER_OPTIONS, "table"), _parse_mysql),
-    "mariadb+asyncmy": _Parser("mariadb", (*_SERVER_OPTIONS, "table"), _parse_mysql),
-    "sqlite+aiosqlite": _Parser("sqlite", ("operation_timeout_s", "pool_size", "table"), _parse_sqlite),
+    "mysql+asyncmy": _Parser("mysql", _SQL_OPTIONS, _parse_mysql),
+    "mariadb+asyncmy": _Parser("mariadb", _SQL_OPTIONS, _parse_mysql),
+    "sqlite+aiosqlite": _Parser(
+        "sqlite", ("operation_timeout_s", "pool_size", "probe_period_s", "table"), _parse_sqlite
+    ),
 }
 _ASYNC_DRIVERS: Final[Mapping[str, tuple[str, ...]]] = {
     "postgresql": ("postgresql+asyncpg", "postgresql+psycopg"),

@@ -267,6 +267,12 @@ class TestWhatIsRefused:
                 "Invalid value for --provider: AgentConfig.provider_factory",
             ),
             ({"telemetry": "no_such_plugin"}, "no_such_plugin"),
+            (
+                {"telemetry": "logs?level=loud"},
+                "refused its options: level must be one of info, warning, error, not another text of 4",
+            ),
+            ({"telemetry": "logs?colour=red"}, "plugin 'logs' has no option 'colour'; there: file, stream"),
+            ({"telemetry": "logs?level"}, "plugin 'logs' has an option that is not written option=value"),
             ({"config": "agents_of_the_app_test:number"}, "must be an AgentConfig, not int"),
             ({"runner": "NoSuchRunner"}, "'NoSuchRunner' cannot be had from Beam"),
             ({"runner": "no.such.Runner"}, "cannot be had from Beam"),

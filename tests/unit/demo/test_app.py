@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from beam_agents.cli.job import JobFailed
+from beam_agents.cli.staging import OutputError
 from beam_agents.demo import app as module
 from beam_agents.demo import data
 from beam_agents.demo.app import Aircraft, Findings, findings
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from beam_agents.cli.job import Job
 
 
 def status(aircraft: str, departures: int, *, alert: bool = False) -> bytes:
@@ -67,3 +71,28 @@ def test_without_the_data_the_extra_is_named(tmp_path: Path, monkeypatch: pytest
     result = CliRunner().invoke(command, ["--out", str(tmp_path)])
     assert result.exit_code == 2
     assert "pip install 'beam-agents[demo]'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (JobFailed(), "the pipeline failed"),
+        (OutputError(Path("out"), OSError(errno.ENOSPC, "")), "no output was written"),
+    ],
+)
+def test_a_run_that_fails_leaves_the_earlier_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, told: str
+) -> None:
+    def fail(job: Job, _watch: object) -> None:
+        assert job.config.longterm_memory is not None
+        raise failure from RuntimeError("of the runner")
+
+    monkeypatch.setattr(module, "run_job", fail)
+    (tmp_path / "memory.sqlite").write_bytes(b"of an earlier run")
+    command = typer.Typer()
+    command.command()(module.demo)
+    result = CliRunner().invoke(command, ["--rows", "1", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert told in result.output
+    assert (tmp_path / "memory.sqlite").read_bytes() == b"of an earlier run"
+    assert {each.name for each in tmp_path.iterdir()} == {"flights.csv", "memory.sqlite"}

@@ -121,6 +121,20 @@ def test_a_wrong_call_stages_nothing(call: Callable[[Any], Any], error: type[Exc
     assert longterm.staged == ()
 
 
+def test_a_key_that_encodes_itself_otherwise_is_taken_for_the_text_that_it_is() -> None:
+    class Odd(str):
+        __slots__ = ()
+
+        def encode(self, *_: str) -> bytes:  # type: ignore[override]  # the point of the test
+            return b"another"
+
+    memory = opened()
+    memory.save(Odd("a"), b"value")
+    (staged,) = memory.staged
+    assert type(staged.key) is str
+    assert staged.key.encode() == b"a"
+
+
 def test_an_entity_key_that_is_too_long_is_refused_at_save() -> None:
     opened(b"e" * MAX_ENTITY_KEY_BYTES).save("k", b"")
     with pytest.raises(ValueError, match="entity key"):

@@ -66,6 +66,14 @@ GOOD = {
         database="agents",
         options=replace(DEFAULTS, table="memory"),
     ),
+    "mariadb+asyncmy://db/agents?sslmode=verify-full&sslrootcert=/etc/my%20ca.pem": StoreUri(
+        "mariadb",
+        "mariadb+asyncmy",
+        host="db",
+        port=3306,
+        database="agents",
+        options=replace(DEFAULTS, sslmode="verify-full", sslrootcert="/etc/my ca.pem"),
+    ),
     "postgresql+psycopg://app@db/agents": StoreUri(
         "postgresql", "postgresql+psycopg", host="db", port=5432, username="app", database="agents"
     ),
@@ -122,6 +130,12 @@ BAD = {
     "redis://cache/zero": "database's number",
     "redis://cache/0/1": "database's number",
     "redis://cache/-1": "database's number",
+    "postgresql+asyncpg://db/x?sslmode=prefer": "sslmode must be disable, require",
+    "postgresql+asyncpg://db/x?sslmode=": "sslmode must be disable, require",
+    "postgresql+asyncpg://db/x?sslmode=require&sslrootcert=/ca.pem": "needs sslmode=verify-full",
+    "mysql+asyncmy://db/x?sslrootcert=/ca.pem": "needs sslmode=verify-full",
+    "mysql+asyncmy://db/x?sslmode=verify-ca&sslrootcert=": "sslrootcert must be a file's path",
+    "redis://cache/0?sslmode=require": "does not take",
     "redis://cache/0?": "does not take",
     "redis://cache/0?pool_size": "pool_size must be a number",
     "redis://cache/0?pool_size=": "pool_size must be a number",

@@ -1,0 +1,70 @@
+"""Which traces are kept: a share of all, decided at the start; and what turned out to matter, at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from beam_agents.signals import Outcome, catalogue
+
+if TYPE_CHECKING:
+    from beam_agents.signals import Record
+
+__all__ = ["bound_of", "did_something", "head_sampled", "worth_keeping"]
+
+_LOW_64_BITS: Final = (1 << 64) - 1
+
+# What somebody will want to look into, whatever the sampler said.
+_TELLING_EVENTS: Final = frozenset(
+    {
+        catalogue.EVENT_ACTIVATION_FAILED,
+        catalogue.EVENT_MEMORY_OVERFLOW,
+        catalogue.EVENT_SUMMARY_FAILED,
+        catalogue.EVENT_LONGTERM_FLUSH_FAILED,
+        catalogue.EVENT_LONGTERM_UPSERT_STALE,
+        catalogue.EVENT_STORE_DOWN,
+        catalogue.EVENT_STORE_RECOVERED,
+        catalogue.EVENT_EXPIRE_WEDGED,
+        catalogue.EVENT_EXPIRE_RECOVERED,
+        catalogue.EVENT_SUSPENSION_WIPED,
+    }
+)
+
+
+def bound_of(ratio: float) -> int:
+    """Return what the low 64 bits of a kept trace's id are below: OpenTelemetry's TraceIdRatioBased."""
+    return round(ratio * (_LOW_64_BITS + 1))
+
+
+def head_sampled(record: Record, bound: int) -> bool:
+    """Decide at the start: as whoever sent the event did, else by the trace's id.
+
+    All workers and all attempts decide alike, and as any other service with the same ratio does.
+    """
+    parent = record.parent
+    if parent is not None:
+        return parent.sampled
+    # An id is worked out only where it decides something.
+    return bound > 0 and (bound > _LOW_64_BITS or int(record.trace_id[16:], 16) < bound)
+
+
+def worth_keeping(record: Record) -> bool:
+    """Decide at the end: whether something went wrong, or was tried again, or was refused as stale."""
+    return (
+        record.outcome == Outcome.FAILED
+        or bool(record.error_type)
+        or record.attempt > 1
+        or any(each.event in _TELLING_EVENTS for each in record.happenings)
+    )
+
+
+def did_something(record: Record) -> bool:
+    """Tell whether there is anything to show: not of a probe that succeeded, nor a timer that was early."""
+    if record.span is catalogue.SPAN_INVOKE_AGENT:
+        return True
+    if record.error_type or record.outcome == Outcome.FAILED:
+        return True
+    if record.span is catalogue.SPAN_STORE_PROBE:
+        return False
+    return any(
+        metric in (catalogue.TTL_WIPES, catalogue.ACTIVATION_ERRORS) for metric, _, _ in record.measurements
+    )

@@ -1,0 +1,218 @@
+"""The plugin ``prometheus``: an HTTP endpoint in each worker process that Prometheus scrapes."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from beam_agents.errors import InvalidArgument, InvalidArgumentType
+from beam_agents.signals.losses import count_lost
+from beam_agents.signals.observer import Observer
+from beam_agents_telemetry.prometheus_families import new_registry
+from beam_agents_telemetry.prometheus_pages import Credentials, Pages, read_password
+from beam_agents_telemetry.prometheus_server import BoundedServer
+from beam_agents_telemetry.prometheus_targets import TargetFile, remove_abandoned, this_process
+from beam_agents_telemetry.prometheus_tls import CertificateFiles
+
+__all__ = ["PrometheusMetrics", "PrometheusObserver"]
+
+_logger = logging.getLogger(__name__)
+
+NAME: Final = "prometheus"
+DEFAULT_PORT: Final = 9464
+"""Where OpenTelemetry's Prometheus exporters listen, too: nothing of Prometheus's own does."""
+
+_MAX_PORT: Final = 65_535
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to tell them from addresses that can be reached
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusMetrics:
+    """The configuration. Every option may be given as text, as it comes in ``"prometheus?port=9464"``.
+
+    Attributes:
+        port: Where to listen. If it is taken, by another worker process say, the next ones are tried. 0 for
+            any port that is free.
+        ports: How many further ports are tried.
+        address: Where to bind, an IP address or a name of the machine. The default, ``"127.0.0.1"``, can be
+            reached from the machine alone; ``"0.0.0.0"`` can be reached from everywhere.
+        certfile: A PEM file with the certificate chain, on the worker: the endpoint then speaks TLS alone.
+        keyfile: A PEM file with its private key; empty if it is in ``certfile`` too.
+        client_cafile: A PEM file with authorities: only clients with a certificate of theirs are let in.
+        username: Who is let in, with ``password_file``.
+        password_file: A file with the password, on the worker; empty for no basic authentication.
+        sd_dir: A folder for Prometheus's file-based service discovery, in which each process writes its
+            target; empty for none.
+        advertise: The host name or address of this machine that goes there; empty for ``address``, or for
+            the machine's own name where it is bound to every address.
+
+    Raises:
+        TypeError: An option is of the wrong type.
+        ValueError: An option is out of its range, or does not fit to another.
+    """
+
+    port: int = DEFAULT_PORT
+    ports: int = 100
+    address: str = "127.0.0.1"
+    certfile: str = ""
+    keyfile: str = ""
+    client_cafile: str = ""
+    username: str = NAME
+    password_file: str = ""
+    sd_dir: str = ""
+    advertise: str = ""
+
+    def __post_init__(self) -> None:
+        for option in ("port", "ports"):
+            _set(self, option, _number(option, getattr(self, option)))
+        for option in ("certfile", "keyfile", "client_cafile", "username", "password_file", "sd_dir"):
+            _set(self, option, _text(option, getattr(self, option)))
+        _set(self, "address", _host("address", self.address))
+        _set(self, "advertise", _host("advertise", self.advertise) if self.advertise else "")
+        for option in ("keyfile", "client_cafile"):
+            if getattr(self, option) and not self.certfile:
+                raise InvalidArgument(
+                    f"{NAME}: {option} needs certfile: without it the endpoint does not speak TLS"
+                )
+        if not self.username or ":" in self.username:
+            raise InvalidArgument(f"{NAME}: username must not be empty nor hold a colon")
+        if self.username != NAME and not self.password_file:
+            raise InvalidArgument(f"{NAME}: username needs password_file: without it everyone is let in")
+
+    @property
+    def name(self) -> str:
+        """``"prometheus"``."""
+        return NAME
+
+    def build(self) -> PrometheusObserver:
+        """Start the endpoint.
+
+        Raises:
+            OSError: No port is free, or a file cannot be read.
+            ValueError: The password file is empty.
+        """
+        try:
+            observer = PrometheusObserver(self)
+        except (OSError, ValueError) as error:
+            # Who runs the worker needs to know what to mend; it is told of files and ports, never a secret.
+            _logger.error("%s: no endpoint: %s", NAME, error)  # noqa: TRY400 - the traceback tells no more
+            raise
+        return observer
+
+
+class PrometheusObserver(Observer):
+    """The endpoint of this process. It measures nothing: it reads what the process has summed up.
+
+    Args:
+        plugin: The configuration.
+
+    Attributes:
+        url: Where it is, as this process sees it.
+        server: What listens.
+    """
+
+    reads_aggregates: ClassVar[bool] = True
+
+    def __init__(self, plugin: PrometheusMetrics) -> None:
+        credentials = None
+        if plugin.password_file:
+            read_password(plugin.password_file)
+            credentials = Credentials(plugin.username, plugin.password_file)
+        tls = None
+        if plugin.certfile:
+            tls = CertificateFiles(plugin.certfile, plugin.keyfile, plugin.client_cafile)
+        pages = Pages(NAME, new_registry(), credentials)
+        self.server = _listen(plugin, pages, tls)
+        host = f"[{plugin.address}]" if ":" in plugin.address else plugin.address
+        self.url = f"{'https' if tls else 'http'}://{host}:{self.server.port}"
+        self._target: TargetFile | None = None
+        if plugin.sd_dir:
+            try:
+                self._target = _advertise(plugin, self.server.port)
+            except OSError as error:
+                # Whoever knows the port can scrape it all the same.
+                _logger.error("%s: no target file: %s", NAME, error)  # noqa: TRY400 - the traceback tells no more
+                count_lost(NAME, "discovery")
+        _logger.info("%s: serving %s/metrics", NAME, self.url)
+
+    def close(self, timeout_s: float) -> None:
+        """Take the target out of the discovery and free the port, within the bound."""
+        if self._target is not None:
+            self._target.remove()
+        self.server.stop(timeout_s)
+
+
+def _listen(plugin: PrometheusMetrics, pages: Pages, tls: CertificateFiles | None) -> BoundedServer:
+    """Listen on the first port of the range that is free."""
+    last = min(plugin.port + plugin.ports, _MAX_PORT) if plugin.port else 0
+    for port in range(plugin.port, last + 1):
+        try:
+            return BoundedServer(
+                plugin.address,
+                port,
+                pages.respond,
+                tls=tls.context if tls else None,
+                on_lost=lambda reason: count_lost(NAME, reason),
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(
+                    error.errno, f"cannot listen on {plugin.address} port {port}: {error.strerror}"
+                ) from error
+    raise OSError(
+        errno.EADDRINUSE,
+        f"no port of {plugin.port} to {last} is free on {plugin.address}; set another port, or more ports",
+    )
+
+
+def _advertise(plugin: PrometheusMetrics, port: int) -> TargetFile:
+    """Write the target's file, and clean up after processes that could not."""
+    folder, me = Path(plugin.sd_dir), this_process()
+    everywhere = plugin.address in _WILDCARDS
+    host = plugin.advertise or (socket.gethostname() if everywhere else plugin.address)
+    target = TargetFile(folder, me, host, port, tls=bool(plugin.certfile))
+    remove_abandoned(folder, me)
+    return target
+
+
+def _set(plugin: PrometheusMetrics, option: str, value: object) -> None:
+    object.__setattr__(plugin, option, value)
+
+
+def _number(option: str, value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InvalidArgumentType(f"{NAME}: {option} must be a whole number, not {type(value).__name__}")
+    if isinstance(value, str) or not 0 <= value <= _MAX_PORT:
+        raise InvalidArgument(f"{NAME}: {option} must be a whole number from 0 to {_MAX_PORT}")
+    return value
+
+
+def _text(option: str, value: object) -> str:
+    if isinstance(value, Path):
+        value = str(value)
+    if not isinstance(value, str):
+        raise InvalidArgumentType(f"{NAME}: {option} must be text, not {type(value).__name__}")
+    if "\0" in value:
+        raise InvalidArgument(f"{NAME}: {option} must not hold a NUL character")
+    return value
+
+
+def _host(option: str, value: object) -> str:
+    text = _text(option, value)
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        if _HOST.fullmatch(text):
+            return text
+    raise InvalidArgument(
+        f"{NAME}: {option} must be an IP address or a host name, without a port: 0.0.0.0, ::1, worker-7"
+    )

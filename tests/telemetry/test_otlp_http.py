@@ -1,0 +1,106 @@
+"""How requests are made: TLS that verifies, headers from a file, the standard variables."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from beam_agents import AgentConfig, AgentContext, Complete
+from beam_agents.signals import losses
+from beam_agents.testing import AgentHarness, event
+from beam_agents_telemetry.otlp import OpenTelemetry
+from tests.servers.certificates import Certificates
+
+if TYPE_CHECKING:
+    import pathlib
+    from collections.abc import Iterator
+
+
+class Collector(ThreadingHTTPServer):
+    """Keeps the path and the headers of each request."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        self.url = f"https://localhost:{self.server_port}"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.certificate, certificates.key)
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def certificates(tmp_path: pathlib.Path) -> Certificates:
+    return Certificates.write(tmp_path, "localhost")
+
+
+@pytest.fixture
+def collector(certificates: Certificates) -> Iterator[Collector]:
+    losses.forget()
+    with Collector(certificates) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join(10)
+    losses.forget()
+
+
+async def agent(_: AgentContext) -> Complete:
+    return Complete()
+
+
+def run(plugin: OpenTelemetry) -> None:
+    with AgentHarness(agent, AgentConfig(telemetry=[plugin])) as harness:
+        harness.send(event(b"k", time_ms=1_000))
+
+
+def test_a_certificate_that_verifies_and_headers_of_a_file(
+    collector: Collector, certificates: Certificates, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
+    headers = tmp_path / "headers"
+    headers.write_text("authorization=Bearer token\n")
+    run(OpenTelemetry(f"{collector.url}/otlp", str(headers), sample_ratio=1))
+    assert losses.dropped() == {}
+    assert {path for path, _ in collector.seen} == {"/otlp/v1/traces", "/otlp/v1/metrics"}
+    assert all(given["authorization"] == "Bearer token" for _, given in collector.seen)
+
+
+def test_without_options_the_standard_variables_decide(
+    collector: Collector, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=agents")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    run(OpenTelemetry(sample_ratio=1))
+    assert losses.dropped() == {}
+    assert {path for path, _ in collector.seen} == {"/v1/traces", "/v1/metrics"}
+    assert all(given["x-team"] == "agents" for _, given in collector.seen)
+    assert all(given["content-encoding"] == "gzip" for _, given in collector.seen)
+
+
+def test_a_certificate_that_does_not_verify_gets_nothing(collector: Collector) -> None:
+    run(OpenTelemetry(collector.url, sample_ratio=1, timeout_s=1))
+    assert collector.seen == []
+    assert losses.dropped()["otlp", "span_export"] == 3
+    assert losses.dropped()["otlp", "metric_export"] >= 1
