@@ -20,6 +20,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.runner import create_runner
 from rich.console import Console
 
+from beam_agents.cli.dashboards import dashboards_app
 from beam_agents.cli.durations import parse_duration_ms
 from beam_agents.cli.failures import class_and_place, hide_exception_texts, is_full_disk
 from beam_agents.cli.inputs import STANDARD_INPUT, SpoolError, check_events, opened
@@ -31,6 +32,7 @@ from beam_agents.cli.report import result_table
 from beam_agents.cli.rows import Fields, InputError, RowFormat, check_fields
 from beam_agents.cli.staging import OutputError, StagedFile, is_streamed
 from beam_agents.cli.store import store_app
+from beam_agents.cli.store_session import uri_text
 from beam_agents.cli.targets import TargetError, load_target
 from beam_agents.cli.telemetry import telemetry_app
 from beam_agents.config import AgentConfig, is_async_callable
@@ -55,6 +57,7 @@ _OPTION_OF: Final = {
     "compactor": "--compactor",
     "provider_factory": "--provider",
     "telemetry": "--telemetry",
+    "longterm_memory": "--longterm-memory",
 }
 """Which option sets which field of AgentConfig."""
 
@@ -71,6 +74,7 @@ app = typer.Typer(
 
 app.add_typer(store_app, name="store")
 app.add_typer(telemetry_app, name="telemetry")
+app.add_typer(dashboards_app, name="dashboards")
 
 
 def main() -> None:
@@ -195,6 +199,12 @@ def run(
             metavar="MODULE:FACTORY", help="What makes the model's client: a function without arguments."
         ),
     ] = None,
+    longterm_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI", help="The long-term store: its URI, or env:NAME of the variable that holds it."
+        ),
+    ] = None,
     telemetry: Annotated[
         list[str] | None,
         typer.Option(
@@ -240,6 +250,7 @@ def run(
         no_compactor=no_compactor,
         provider=provider,
         telemetry=telemetry,
+        longterm_memory=longterm_memory,
     )
     function = _load_agent(agent)
     errors_path = errors if errors is not None else Path(f"{out}.errors.jsonl")
@@ -328,6 +339,7 @@ def _overrides(
     no_compactor: bool,
     provider: str | None,
     telemetry: list[str] | None,
+    longterm_memory: str | None,
 ) -> dict[str, object]:
     """Return the fields of AgentConfig that were given on the command line."""
     given: dict[str, object] = {
@@ -350,6 +362,8 @@ def _overrides(
         given["provider_factory"] = _load("--provider", provider)
     if telemetry:
         given["telemetry"] = tuple(telemetry)
+    if longterm_memory is not None:
+        given["longterm_memory"] = uri_text(longterm_memory, "--longterm-memory")
     return given
 
 

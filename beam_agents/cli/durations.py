@@ -9,6 +9,7 @@ from typing import Final
 __all__ = ["parse_duration_ms", "shown_duration"]
 
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MAX_MS: Final = 365_000 * _UNIT_MS["d"]
 _DURATION: Final = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
 
 
@@ -16,14 +17,17 @@ def parse_duration_ms(text: str) -> int:
     """Return the milliseconds of a duration such as ``90s``, ``15m``, ``6h``, ``2d`` or ``500ms``.
 
     Raises:
-        ValueError: The text is no whole number with one of these units.
+        ValueError: The text is no whole number with one of these units, or longer than a thousand years.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(
             f"{text!r} is no duration: write a whole number and its unit, such as 90s, 15m, 6h or 2d"
         )
-    return int(match[1]) * _UNIT_MS[match[2]]
+    duration_ms = int(match[1]) * _UNIT_MS[match[2]]
+    if duration_ms > MAX_MS:
+        raise ValueError(f"{text!r} is too long: at most {MAX_MS // _UNIT_MS['d']}d, a thousand years")
+    return duration_ms
 
 
 def shown_duration(duration_ms: int) -> str:

@@ -11,6 +11,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from beam_agents.errors import BeamAgentsError
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -19,6 +21,7 @@ __all__ = ["class_and_place", "hide_exception_texts", "is_full_disk"]
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"\n]+)", line (?P<line>\d+), in ')
 _CLASS: Final = re.compile(r"^(?P<name>[A-Za-z_][A-Za-z0-9_.]*)(?::|$| \[)")
 _STEP: Final = re.compile(r" \[while running '(?P<step>[A-Za-z0-9_/()\[\]: -]+)'\]\s*$")
+_OURS: Final = "beam_agents.errors."
 _FULL: Final = f"OSError: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
 
 
@@ -33,12 +36,23 @@ def class_and_place(error: BaseException) -> str:
     if not name:
         name, place = type(error).__name__, _of_frames(error)
     step = _STEP.search(text)
-    told = [name]
+    told = [name.removeprefix(_OURS) + _own_text(error, name)]
     if place:
         told.append(f"at {place}")
     if step is not None:
         told.append(f"in the step {step['step']}")
     return " ".join(told)
+
+
+def _own_text(error: BaseException, name: str) -> str:
+    """Return the text of an exception of ours: it is built of types, sizes and hashes, so it may be shown."""
+    if isinstance(error, BeamAgentsError):
+        text = str(error).partition("\n")[0]
+    elif name.startswith(_OURS):
+        text = re.findall(rf"^{re.escape(name)}: (.+)$", str(error), re.MULTILINE)[-1]
+    else:
+        return ""
+    return f": {_STEP.sub('', text)}"
 
 
 def is_full_disk(error: BaseException) -> bool:

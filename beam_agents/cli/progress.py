@@ -51,9 +51,11 @@ def progress_line(tally: Tally, total_bytes: int) -> str:
     """Return how far a run is, as one line of text."""
     read = f"{tally.lines_read:,} lines read"
     if tally.reading_done:
-        return f"{read}; {tally.activations:,} of {tally.events:,} activations done"
-    percent = min(100, 100 * tally.bytes_read // total_bytes) if total_bytes else 0
-    return f"{read} ({percent} % of the input); {tally.activations:,} activations done"
+        done = f"{read}; {tally.activations:,} of {tally.events:,} activations done"
+    else:
+        percent = min(100, 100 * tally.bytes_read // total_bytes) if total_bytes else 0
+        done = f"{read} ({percent} % of the input); {tally.activations:,} activations done"
+    return "; ".join((done, *tally.troubles))
 
 
 def _show_lines(console: Console, tally: Tally, total_bytes: int, stop: threading.Event) -> None:
@@ -70,5 +72,8 @@ def _show_bars(console: Console, tally: Tally, total_bytes: int, stop: threading
         while not stop.wait(_REFRESH_S):
             progress.update(reading, completed=tally.bytes_read)
             progress.update(
-                running, completed=tally.activations, total=tally.events if tally.reading_done else None
+                running,
+                description="; ".join(("activations", *tally.troubles)),
+                completed=tally.activations,
+                total=tally.events if tally.reading_done else None,
             )

@@ -78,3 +78,19 @@ def _detail_rows(tally: Tally) -> Iterator[tuple[str, str]]:
         yield "summaries that failed", f"{failed:,}"
     yield "model calls", f"{tally.total(catalogue.MODEL_CALLS):,}"
     yield "keys that expired", f"{tally.total(catalogue.TTL_WIPES):,}"
+    if tally.has_store:
+        yield from _store_rows(tally)
+
+
+def _store_rows(tally: Tally) -> Iterator[tuple[str, str]]:
+    yield "long-term rows written", f"{tally.total_of(catalogue.LONGTERM_UPSERTS, result='applied'):,}"
+    yield "long-term rows refused as stale", f"{tally.total_of(catalogue.LONGTERM_UPSERTS, result='stale'):,}"
+    flushed = tally.total_of(catalogue.TTL_WIPES, flushed="true")
+    yield "expired keys whose memory was written", f"{flushed:,}"
+    for name, metric in (
+        ("flushes that failed", catalogue.LONGTERM_FLUSH_FAILURES),
+        ("expiry timers set again", catalogue.EXPIRE_REARMS),
+        ("store calls tried again", catalogue.STORE_RETRIES),
+    ):
+        if count := tally.total(metric):
+            yield name, f"{count:,}"

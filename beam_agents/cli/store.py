@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -265,7 +266,10 @@ def get(
         bool, typer.Option("--show-values", help="Show the value: as text, or as base64:…")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the value's bytes to a file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the value's bytes to a file; - for standard output, and nothing else."
+        ),
     ] = None,
 ) -> None:
     """Show a row: what is known of it, and its value only if asked for.
@@ -291,6 +295,10 @@ def get(
         _print(f"Row of {parsed.redacted}", _row_table(row, None, show_value=False))
         complain(str(error))
         raise typer.Exit(1) from error
+    if out is not None and str(out) == "-":
+        sys.stdout.buffer.write(record.value)
+        sys.stdout.flush()
+        return
     _print(f"Row of {parsed.redacted}", _row_table(row, record, show_value=show_values))
     if out is not None:
         try:

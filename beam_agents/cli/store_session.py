@@ -39,6 +39,27 @@ ONE_ATTEMPT: Final = RetryPolicy(attempts=1)
 _RETRIED: Final = RetryPolicy()
 
 
+def uri_text(text: str, argument: str) -> str:
+    """Return an argument as it is, or what is in the variable that it names as ``env:NAME``.
+
+    Args:
+        text: The argument.
+        argument: Its name, for the message.
+
+    Raises:
+        typer.BadParameter: The environment has no such variable.
+    """
+    if not text.startswith(FROM_ENVIRONMENT):
+        return text
+    name = text.removeprefix(FROM_ENVIRONMENT)
+    if name not in os.environ:
+        raise typer.BadParameter(
+            f"the environment has no variable {name!r}; export it with the store's URI in it",
+            param_hint=argument,
+        )
+    return os.environ[name]
+
+
 def read_uri(text: str, argument: str = "URI") -> StoreUri:
     """Return the URI that an argument is, or names as ``env:NAME``.
 
@@ -49,17 +70,8 @@ def read_uri(text: str, argument: str = "URI") -> StoreUri:
     Raises:
         typer.BadParameter: It is no store's URI, or the environment has no such variable.
     """
-    uri = text
-    if text.startswith(FROM_ENVIRONMENT):
-        name = text.removeprefix(FROM_ENVIRONMENT)
-        if name not in os.environ:
-            raise typer.BadParameter(
-                f"the environment has no variable {name!r}; export it with the store's URI in it",
-                param_hint=argument,
-            )
-        uri = os.environ[name]
     try:
-        return parse_store_uri(uri)
+        return parse_store_uri(uri_text(text, argument))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=argument) from error
 

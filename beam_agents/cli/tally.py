@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from beam_agents.signals import catalogue
 from beam_agents.signals.observer import Observer
+from beam_agents.signals.stores import store_table
 from beam_agents.signals.types import MetricKind
+from beam_agents.signals.wedges import wedge_table
 
 if TYPE_CHECKING:
     from beam_agents.signals.observer import Record, Worker
@@ -29,6 +31,7 @@ class Tally:
 
     Attributes:
         in_process: Whether an agent came up in this process at all.
+        has_store: Whether one of these has a long-term store.
         lines_read: Input lines read so far.
         bytes_read: Input bytes read so far.
         events: Events made of them so far.
@@ -42,6 +45,7 @@ class Tally:
         self._counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._memory_bytes: Counter[int] = Counter()
         self.in_process = False
+        self.has_store = False
         self.lines_read = 0
         self.bytes_read = 0
         self.events = 0
@@ -74,6 +78,28 @@ class Tally:
                 for (name, own), value in self._counters.items()
                 if name == metric.name and own[: len(labels)] == labels
             )
+
+    def total_of(self, metric: Metric, **labels: str) -> int:
+        """Return a counter's sum over the series that have these values of its own labels."""
+        wanted = [(metric.labels.index(label), value) for label, value in labels.items()]
+        with self._lock:
+            return sum(
+                count
+                for (name, own), count in self._counters.items()
+                if name == metric.name and all(own[place] == value for place, value in wanted)
+            )
+
+    @property
+    def troubles(self) -> list[str]:
+        """What keeps the run from getting on, or from keeping what it should, in words; empty for nothing."""
+        troubles = [
+            f"the {store.backend} store does not answer ({store.error_type})"
+            for store in store_table().all()
+            if store.up is False
+        ]
+        if wedged := len(wedge_table()):
+            troubles.append(f"{wedged:,} expiring keys wait for the store")
+        return troubles
 
     @property
     def activations(self) -> int:
@@ -136,8 +162,9 @@ class _TallyObserver(Observer):
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
 
-    def start(self, worker: Worker) -> None:  # noqa: ARG002 - the seam's signature
+    def start(self, worker: Worker) -> None:
         self._tally.in_process = True
+        self._tally.has_store = self._tally.has_store or bool(worker.backend)
 
     def record(self, record: Record) -> None:
         self._tally.add(record)

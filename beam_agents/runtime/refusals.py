@@ -130,5 +130,9 @@ def _place(error: BaseException) -> str:
     # Packages are installed below Python's own library, and may be the user's.
     foreign = [each for each in frames if each.filename.startswith(_INSTALLED)]
     own = [each for each in frames if not each.filename.startswith((*_PYTHON, *_INSTALLED))]
-    frame = (own or [each for each in foreign if not each.filename.startswith(_RUNTIME)] or frames)[-1]
+    places = own or [each for each in foreign if not each.filename.startswith(_RUNTIME)]
+    if not places and isinstance(error, BeamAgentsError):
+        # Its text says all that there is to say; where in the runtime it was raised helps nobody.
+        return ""
+    frame = (places or frames)[-1]
     return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"  # noqa: PTH119 - no path is touched

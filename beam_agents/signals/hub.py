@@ -6,6 +6,7 @@ first use, where it is used: never before a fork. A plugin's fault ends here, as
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from beam_agents.signals.observer import Record, TelemetryPlugin, Worker
 
 __all__ = ["CLOSE_TIMEOUT_S", "Telemetry", "acquire_hub", "initialised", "release_hub", "workers"]
+
+FAULTS: Final = (Exception, asyncio.CancelledError, GeneratorExit)
+"""What a plugin may raise and nobody gets to see: all but what a signal's handler ends the program with."""
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long all plugins together may take to close."""
@@ -104,10 +108,10 @@ class _Shared:
         try:
             observer = self.plugin.build()
             if not isinstance(observer, Observer):
-                raise TypeError("build() must return an Observer")  # noqa: TRY301 - one handler for all faults
+                raise TypeError("build() must return an Observer")
             if _overrides(observer, "flush") or _overrides(observer, "close"):
                 self._aside = _Aside(self.name)
-        except Exception as error:  # noqa: BLE001 - whatever a plugin raises ends here
+        except FAULTS as error:
             self.lost(DropReason.BUILD, error)
             self.works = False
             self.observer = Observer()
@@ -120,7 +124,7 @@ class _Shared:
     def _start(self, worker: Worker) -> None:
         try:
             self.observer.start(worker)
-        except Exception as error:  # noqa: BLE001 - as above
+        except FAULTS as error:
             self.lost(DropReason.START, error)
 
     def lost(self, reason: DropReason, error: BaseException) -> None:
@@ -231,7 +235,7 @@ class Telemetry:
         for shared in self._shared:
             try:
                 shared.observer.bundle_started(worker)
-            except Exception as error:  # noqa: BLE001 - one plugin's fault is not the next one's
+            except FAULTS as error:  # one plugin's fault is not the next one's
                 shared.lost(DropReason.BUNDLE, error)
         self._look_up()
         if self._aggregating:
@@ -242,7 +246,7 @@ class Telemetry:
         for shared in self._shared:
             try:
                 shared.observer.bundle_failed(worker, phase, error_type)
-            except Exception as error:  # noqa: BLE001 - as above
+            except FAULTS as error:
                 shared.lost(DropReason.BUNDLE, error)
         if self._aggregating:
             process_aggregates().count(catalogue.BUNDLE_FAILURES, worker.pipeline, worker.agent, phase)
@@ -255,7 +259,7 @@ class Telemetry:
         for shared, started in self._on_activation:
             try:
                 started(record)
-            except Exception as error:  # noqa: BLE001 - as above
+            except FAULTS as error:
                 shared.lost(DropReason.ACTIVATION, error)
 
     def record(self, record: Record) -> None:
@@ -265,7 +269,7 @@ class Telemetry:
         for shared, tell in self._on_record:
             try:
                 tell(record)
-            except Exception as error:  # noqa: BLE001 - as above
+            except FAULTS as error:
                 shared.lost(DropReason.RECORD, error)
         if self._aggregating:
             # Last: by now it is decided whether its trace is kept, and only what is kept can be an exemplar.

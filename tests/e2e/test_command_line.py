@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.process import free_port
+
 AGENTS = '''
 import json
 import os
@@ -350,6 +352,71 @@ def test_standard_input_that_is_closed(folder: Path) -> None:
     assert b"Traceback" not in done.stderr
 
 
+SAVING = """
+from beam_agents import AgentConfig, Complete, FlushToLongterm
+
+config = AgentConfig(on_expire=FlushToLongterm(), ttl_ms=1_000, longterm_memory="memory://")
+
+async def save(ctx):
+    ctx.memory.set("seen", b"1")
+    ctx.memory.longterm.save("row", ctx.event)
+    return Complete(b"saved")
+"""
+
+
+def test_a_long_term_store_of_the_environment(folder: Path) -> None:
+    (folder / "their_agents.py").write_text(SAVING)
+    uri = f"sqlite+aiosqlite:///{folder}/longterm.db"
+    provisioned = subprocess.run(
+        command("store", "provision", uri), cwd=folder, capture_output=True, check=False
+    )
+    assert provisioned.returncode == 0, provisioned.stderr
+    (folder / "events.jsonl").write_bytes(b"\n".join((event("a", 1_000), event("b", 2_000), event("a", 900))))
+    arguments = ("run", "--agent", "their_agents:save", "--config", "their_agents:config", "--key", "id")
+    done = subprocess.run(
+        command(
+            *arguments,
+            *("--time", "at", "--out", "out.jsonl", "--events", "events.jsonl"),
+            *("--longterm-memory", "env:STORE"),
+        ),
+        cwd=folder,
+        env=os.environ | {"STORE": uri},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    table = {
+        cells[0].strip(): cells[1].strip()
+        for line in done.stdout.decode().splitlines()
+        if len(cells := line.strip("│").split("│")) == 2
+    }
+    assert table["long-term rows written"] == "5"
+    assert table["long-term rows refused as stale"] == "0"
+    assert table["expired keys whose memory was written"] == "2"
+
+
+def test_a_store_that_is_away_at_the_end_is_named(folder: Path) -> None:
+    (folder / "their_agents.py").write_text(
+        SAVING.replace('ctx.memory.longterm.save("row", ctx.event)', "pass")
+    )
+    (folder / "events.jsonl").write_bytes(event("a", 1_000))
+    uri = f"redis://127.0.0.1:{free_port()}/0?connect_timeout_s=0.2&operation_timeout_s=0.2"
+    done = subprocess.run(
+        command(
+            *("run", "--agent", "their_agents:save", "--config", "their_agents:config", "--key", "id"),
+            *("--time", "at", "--out", "out.jsonl", "--events", "events.jsonl", "--longterm-memory", uri),
+        ),
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    told = done.stderr.decode()
+    assert "ExpireFlushFailed: " in told
+    assert "StoreUnavailable" in told
+    assert "redis" in told
+
+
 def test_no_text_of_what_an_agent_raises_is_shown(folder: Path) -> None:
     (folder / "events.jsonl").write_bytes(b"\n".join((event("a", 1, do="fail"), event("b", 2, do="base"))))
     done = run(folder)
@@ -376,8 +443,8 @@ def test_the_script_is_installed() -> None:
 def test_the_example_in_the_docs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "json", "console", "json", "json"]
-    agent, events, shell, outputs, errors = (content for _, content in blocks)
+    assert [kind for kind, _ in blocks] == ["python", "json", "console", "json", "json", "console"]
+    agent, events, shell, outputs, errors = (content for _, content in blocks[:5])
     (tmp_path / "agents.py").write_text(agent)
     (tmp_path / "events.jsonl").write_text(events)
     words = shlex.split(shell)

@@ -21,6 +21,8 @@ FOREIGN = (
     "google.cloud.bigtable",
     "google.cloud.firestore",
     "grafana_foundation_sdk",
+    "promql_parser",
+    "beam_agents_dashboards",
     "beam_agents_telemetry",
 )
 

@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source / name)
     ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("beam_agents", "telemetry"):
+    for name in ("beam_agents", "dashboards", "docs", "telemetry"):
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     target = tmp_path_factory.mktemp("wheel")
     build = [
@@ -55,7 +55,18 @@ def test_everything_ships(wheel: pathlib.Path) -> None:
         assert path.relative_to(ROOT).as_posix() in names
     for path in (ROOT / "telemetry" / "beam_agents_telemetry").rglob("*.py"):
         assert path.relative_to(ROOT / "telemetry").as_posix() in names
+    for path in (ROOT / "dashboards" / "beam_agents_dashboards").rglob("*.py"):
+        assert path.relative_to(ROOT / "dashboards").as_posix() in names
+    shipped = {
+        folder: [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+        for folder in ("dashboards/compose", "dashboards/grafana", "dashboards/prometheus", "docs/runbooks")
+    }
+    for folder, paths in shipped.items():
+        for path in paths:
+            name = path.relative_to((ROOT / folder).parent).as_posix()
+            assert f"beam_agents_dashboards/shipped/{name}" in names
     assert "beam_agents/py.typed" in names
+    assert "beam_agents_dashboards/py.typed" in names
     assert "beam_agents_telemetry/py.typed" in names
     assert "beam_agents/wire/beam_agents_pb2.pyi" in names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
@@ -74,6 +85,7 @@ def test_its_metadata_and_entry_points(wheel: pathlib.Path) -> None:
     assert sorted(each.split("<")[0].split(">")[0] for each in plain) == [
         "apache-beam",
         "protobuf",
+        "pyyaml",
         "rich",
         "tenacity",
         "typer",
@@ -105,6 +117,11 @@ assert pathlib.Path(beam_agents.__file__).is_relative_to(sys.argv[1]), beam_agen
 async def agent(ctx):
     return beam_agents.Complete(ctx.event)
 assert run_events(agent, [event(b"k", b"works")]).outputs == [b"works"]
+import beam_agents_dashboards
+where = pathlib.Path(beam_agents_dashboards.__file__)
+assert where.is_relative_to(sys.argv[1]), where
+built = beam_agents_dashboards.files("prometheus", beam_agents_dashboards.Settings())
+assert "inhibit_rules" in built["alertmanager.example.yml"]
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_agents.cli.durations import parse_duration_ms, shown_duration
+from beam_agents.cli.durations import MAX_MS, parse_duration_ms, shown_duration
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,14 @@ def test_anything_else_is_refused_with_examples(text: str) -> None:
         parse_duration_ms(text)
 
 
-@given(st.integers(0, 10**15 - 1))
+def test_what_no_calendar_holds_is_refused() -> None:
+    assert parse_duration_ms("365000d") == MAX_MS
+    for text in ("365001d", f"{MAX_MS + 1}ms", "999999999999999d"):
+        with pytest.raises(ValueError, match="at most 365000d"):
+            parse_duration_ms(text)
+
+
+@given(st.integers(0, 365_000))
 def test_larger_units_are_multiples_of_smaller_ones(count: int) -> None:
     assert parse_duration_ms(f"{count}s") == 1_000 * parse_duration_ms(f"{count}ms")
     assert parse_duration_ms(f"{count}d") == 24 * parse_duration_ms(f"{count}h")

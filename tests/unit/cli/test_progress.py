@@ -7,6 +7,9 @@ from rich.console import Console
 
 from beam_agents.cli.progress import progress_line, progress_on
 from beam_agents.cli.tally import Tally
+from beam_agents.signals import stores, wedges
+from beam_agents.signals.stores import StoreTable
+from beam_agents.signals.wedges import WedgeTable, wedge_table
 
 
 def test_while_reading_the_share_of_the_input_is_told() -> None:
@@ -23,6 +26,19 @@ def test_after_reading_the_number_of_events_is_known() -> None:
 
 def test_an_empty_input_divides_by_nothing() -> None:
     assert "0 %" in progress_line(Tally(), 0)
+
+
+def test_what_keeps_a_run_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = StoreTable()
+    monkeypatch.setattr(stores, "_table", table)
+    monkeypatch.setattr(wedges, "_table", WedgeTable())
+    table.opened("uri", "redis", "redis://host")
+    assert progress_line(Tally(), 0).endswith("0 activations done")
+    table.failed("uri", "StoreUnavailable")
+    wedge_table().failed("p", "a", b"k", backend="redis", error_type="StoreUnavailable")
+    assert progress_line(Tally(), 0).endswith(
+        "; the redis store does not answer (StoreUnavailable); 1 expiring keys wait for the store"
+    )
 
 
 @pytest.mark.parametrize("terminal", [True, False])

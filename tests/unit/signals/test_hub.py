@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
@@ -258,10 +259,13 @@ def test_threads_that_come_at_once_build_one(hubs: Callable[..., Telemetry]) -> 
     assert len(observer.records) == 8
 
 
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError, GeneratorExit])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_raising_plugin_costs_the_others_nothing(hubs: Callable[..., Telemetry], place: int) -> None:
+def test_a_raising_plugin_costs_the_others_nothing(
+    hubs: Callable[..., Telemetry], place: int, error: type[BaseException]
+) -> None:
     plugins: list[TelemetryPlugin] = [Recording()]
-    plugins.insert(place, Failing())
+    plugins.insert(place, Failing(error=error))
     telemetry = hubs(*plugins)
     tell_everything(telemetry)
     assert telemetry.dropped == {
