@@ -6,7 +6,6 @@ They outlast a failing bundle. A plugin does not feed them; it reads them with
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from beam_agents.signals.catalogue import MAX_ERROR_TYPES, OTHER_ERROR_TYPE
+from beam_agents.signals.per_process import PerProcess
 from beam_agents.signals.types import MetricKind
 
 if TYPE_CHECKING:
@@ -209,18 +209,10 @@ def _sum(first: float | Histogram | None, second: float | Histogram) -> float | 
     return second
 
 
-_aggregates = Aggregates()
+_aggregates = PerProcess(Aggregates)
+"""What its parent counted is the parent's to tell."""
 
 
 def process_aggregates() -> Aggregates:
     """Return this process's counts."""
-    return _aggregates
-
-
-def _renew() -> None:
-    """Begin at nothing in a forked child: what its parent counted is the parent's to tell."""
-    global _aggregates  # noqa: PLW0603 - one per process is the point
-    _aggregates = Aggregates()
-
-
-os.register_at_fork(after_in_child=_renew)
+    return _aggregates.value

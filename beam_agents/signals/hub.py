@@ -18,6 +18,7 @@ from beam_agents.signals import catalogue, losses
 from beam_agents.signals.aggregates import process_aggregates
 from beam_agents.signals.in_flight import in_flight
 from beam_agents.signals.observer import Observer
+from beam_agents.signals.per_process import renew_all
 from beam_agents.signals.types import DropReason
 
 if TYPE_CHECKING:
@@ -384,6 +385,7 @@ def _renew() -> None:
     _pid = os.getpid()
     _lock = threading.Lock()
     losses.forget()
+    renew_all()
     for shared in _plugins.values():
         shared.renew()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
+
+from beam_agents.signals.per_process import PerProcess
 
 if TYPE_CHECKING:
     from beam_agents.signals.observer import Record
@@ -30,18 +31,9 @@ class InFlight:
         return sorted(self._records.copy().values(), key=lambda record: record.start_ns)
 
 
-_running = InFlight()
+_running = PerProcess(InFlight)
 
 
 def in_flight() -> InFlight:
     """Return this process's activations."""
-    return _running
-
-
-def _renew() -> None:
-    """Begin with nothing in a forked child."""
-    global _running  # noqa: PLW0603 - one per process is the point
-    _running = InFlight()
-
-
-os.register_at_fork(after_in_child=_renew)
+    return _running.value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from beam_agents.signals.per_process import PerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,18 +92,10 @@ class StoreTable:
             return list(self._stores.values())
 
 
-_table = StoreTable()
+_table = PerProcess(StoreTable)
+"""A forked child opens its own clients."""
 
 
 def store_table() -> StoreTable:
     """Return this process's table."""
-    return _table
-
-
-def _renew() -> None:
-    """Begin with nothing in a forked child: it opens its own clients."""
-    global _table  # noqa: PLW0603 - one per process is the point
-    _table = StoreTable()
-
-
-os.register_at_fork(after_in_child=_renew)
+    return _table.value

@@ -6,7 +6,6 @@ This table, which is the process's own, can.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -14,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from beam_agents.errors import hash_entity_key
+from beam_agents.signals.per_process import PerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,18 +125,10 @@ class WedgeTable:
         self._lost[wedge.pipeline, wedge.agent, wedge.backend] += 1
 
 
-_table = WedgeTable()
+_table = PerProcess(WedgeTable)
+"""A forked child has none of its parent's timers."""
 
 
 def wedge_table() -> WedgeTable:
     """Return this process's table."""
-    return _table
-
-
-def _renew() -> None:
-    """Begin with nothing in a forked child: its parent has the timers."""
-    global _table  # noqa: PLW0603 - one per process is the point
-    _table = WedgeTable()
-
-
-os.register_at_fork(after_in_child=_renew)
+    return _table.value

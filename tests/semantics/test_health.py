@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +14,14 @@ from beam_agents.signals.stores import StoreHealth, store_table
 from beam_agents.signals.wedges import wedge_table
 from beam_agents.testing import AgentHarness, FailOnce, answer, event
 from tests.servers import redis
+from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-PATIENCE_S = 30.0
+eventually = partial(wait_until, within_s=30)
+
 OPTIONS = "operation_timeout_s=0.5&connect_timeout_s=0.5&probe_period_s=0.05"
 
 
@@ -49,13 +51,6 @@ def config(server: redis.DurableServer, on_failure: str = "fail_bundle") -> Agen
         on_expire=FlushToLongterm(on_failure=on_failure, timeout_s=2.0),
         ttl_ms=1_000,
     )
-
-
-def eventually(true: Callable[[], bool]) -> None:
-    ends_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < ends_s, "it did not become true"
-        threading.Event().wait(0.01)
 
 
 def health() -> StoreHealth:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.servers.process import absent, free_port, server
+from tests.servers.process import absent, free_port, is_ready, server, wait_until
 
 if TYPE_CHECKING:
     import pathlib
@@ -146,22 +145,10 @@ def running(folder: pathlib.Path, configuration: str) -> Iterator[Alertmanager]:
         f"--web.listen-address={found.url.removeprefix('http://')}",
         "--cluster.listen-address=",
     ]
-    with server(command, lambda: _ready(found.url), folder / "alertmanager.log"):
+    with server(command, lambda: is_ready(found.url), folder / "alertmanager.log"):
         yield found
 
 
 def await_condition(condition: Callable[[], bool], what: str) -> None:
     """Wait until something is so; fail if it does not come to be."""
-    deadline = time.monotonic() + TOLD_WITHIN_S
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"it never came to be that {what}")
-        time.sleep(0.1)
-
-
-def _ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as response:  # noqa: S310 - our own server
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    wait_until(condition, what, TOLD_WITHIN_S)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -34,12 +35,29 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition to come true."""
-    deadline = time.monotonic() + READY_WITHIN_S
+def wait_until(
+    condition: Callable[[], bool], what: str = "the condition came true", within_s: float = READY_WITHIN_S
+) -> None:
+    """Wait for a condition to come true.
+
+    Args:
+        condition: Asked again and again.
+        what: What it means, for the failure's text.
+        within_s: How long to wait.
+    """
+    deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
+        assert time.monotonic() < deadline, f"it never came to be that {what}"
         time.sleep(0.01)
+
+
+def is_ready(url: str) -> bool:
+    """Tell whether a server of the Prometheus family says that it is ready."""
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as response:  # noqa: S310 - our own server
+            return bool(response.status == 200)
+    except OSError:
+        return False
 
 
 def in_ci() -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.servers.process import absent, free_port, server
+from tests.servers.process import absent, free_port, is_ready, server
 
 if TYPE_CHECKING:
     import pathlib
@@ -62,13 +62,5 @@ def running(folder: pathlib.Path, configuration: str) -> Iterator[Prometheus]:
         f"--web.listen-address={found.url.removeprefix('http://')}",
         "--enable-feature=exemplar-storage",
     ]
-    with server(command, lambda: _ready(found.url), folder / "prometheus.log"):
+    with server(command, lambda: is_ready(found.url), folder / "prometheus.log"):
         yield found
-
-
-def _ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as response:  # noqa: S310 - our own server
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from beam_agents.runtime import worker
-from beam_agents.signals import aggregates, hub, in_flight, losses, stores, wedges
+from beam_agents.signals import hub, losses
+from beam_agents.signals.per_process import renew_all
 from beam_agents.signals.types import PROMETHEUS_PREFIX
 from beam_agents_telemetry.prometheus import PrometheusMetrics, PrometheusObserver
+from tests.telemetry.installed import end_workers
 
 if TYPE_CHECKING:
     import ssl
@@ -69,17 +70,10 @@ def scrape_text(url: str) -> Scrape:
     return Scrape(list(parse_text(text)))
 
 
-def end_workers() -> None:
-    """Do what a runner should have done that sets DoFns up and does not tear them down."""
-    for key in list(worker._workers):
-        worker._workers.pop(key).close()
-
-
 def forget_all() -> None:
     """Let this process begin at nothing, as a forked one does."""
     end_workers()
-    for module in (aggregates, in_flight, stores, wedges):
-        module._renew()
+    renew_all()
     losses.forget()
     hub._workers.clear()
 

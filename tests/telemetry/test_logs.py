@@ -9,8 +9,8 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,12 +32,15 @@ from beam_agents_telemetry import log_repeats
 from beam_agents_telemetry.log_repeats import Repeats
 from beam_agents_telemetry.log_writer import FileTarget, LineWriter
 from beam_agents_telemetry.logs import StructuredLogs
+from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from beam_agents_telemetry.log_writer import Line
+
+eventually = partial(wait_until, within_s=30)
 
 KEY = b"customer-17"
 
@@ -241,7 +244,7 @@ def test_what_was_held_back_is_told_when_the_window_ends(tmp_path: Path) -> None
     try:
         observer.record(failed())
         observer.record(failed())
-        await_that(lambda: path.exists() and "held_back" in path.read_text())
+        eventually(lambda: path.exists() and "held_back" in path.read_text())
     finally:
         observer.close(5.0)
     assert sum(int(str(line.get("held_back", 1))) for line in lines(path)) == 2
@@ -339,13 +342,6 @@ def test_an_applications_logging_is_left_alone(tmp_path: Path, capfd: pytest.Cap
 # Nothing waits
 
 
-def await_that(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.002)
-
-
 class Stuck:
     """A target that takes nothing until it is let go."""
 
@@ -390,7 +386,7 @@ def test_a_target_that_hangs_costs_lines_and_no_time() -> None:
         target.released.set()
     assert target.closed.wait(30)
     assert target.written == [b"0"]
-    await_that(lambda: not any(each.name == "beam-agents-logs-writer" for each in threading.enumerate()))
+    eventually(lambda: not any(each.name == "beam-agents-logs-writer" for each in threading.enumerate()))
 
 
 def test_a_full_pipe_costs_lines_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +396,7 @@ def test_a_full_pipe_costs_lines_and_no_time(monkeypatch: pytest.MonkeyPatch) ->
         observer = StructuredLogs(repeats=0).build()
         for _ in range(12_000):
             observer.record(failed())
-        await_that(lambda: ("logs", "queue_full") in dropped())
+        eventually(lambda: ("logs", "queue_full") in dropped())
         observer.close(0.5)
         monkeypatch.undo()
     with os.fdopen(reading) as pipe:

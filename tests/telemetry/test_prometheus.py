@@ -20,6 +20,7 @@ import threading
 import time
 import urllib.error
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
@@ -51,13 +52,15 @@ from beam_agents_telemetry.prometheus import PrometheusMetrics
 from beam_agents_telemetry.prometheus_server import MAX_CONNECTIONS, BoundedServer
 from beam_agents_telemetry.prometheus_targets import Owner, TargetFile, remove_abandoned, this_process
 from tests.servers.certificates import Certificates
-from tests.servers.process import absent, accepts, free_port
+from tests.servers.process import absent, accepts, free_port, wait_until
 from tests.telemetry.scraping import OPENMETRICS, endpoint, forget_all, get, scrape, scrape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from beam_agents.signals import Metric
+
+eventually = partial(wait_until, within_s=30)
 
 ANY = PrometheusMetrics(port=0)
 
@@ -91,13 +94,6 @@ class Sampler:
 
 def config(*plugins: object) -> AgentConfig:
     return AgentConfig(longterm_memory="memory://", ttl_ms=1_000, telemetry=plugins)  # type: ignore[arg-type]  # plugins
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 30) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
 
 
 # Configuration

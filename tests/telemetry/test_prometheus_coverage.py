@@ -214,7 +214,7 @@ def run_slowly(seen: Seen, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_metric_is_seen_at_work(server: DurableServer, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"redis://127.0.0.1:{server.port}/0?operation_timeout_s=0.5&connect_timeout_s=0.5"
     # The table's bound is thousands of timers: with one, the second makes it forget the first.
-    monkeypatch.setattr(wedges, "_table", wedges.WedgeTable(size=1))
+    monkeypatch.setattr(wedges._table, "value", wedges.WedgeTable(size=1))
     with endpoint(PLUGIN) as observer:
         seen = Seen(observer.url)
         run_busily(seen, uri, monkeypatch)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,11 +17,13 @@ from beam_agents.signals.trace import span_id_of, trace_id_of
 from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers import prometheus
 from tests.servers.certificates import Certificates
-from tests.servers.process import free_port, stop
+from tests.servers.process import free_port, stop, wait_until
 from tests.telemetry.scraping import endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+eventually = partial(wait_until, within_s=30)
 
 ROOT = pathlib.Path(beam_agents.__file__).parents[1]
 EVENTS = (20, 30)
@@ -53,13 +56,6 @@ def worker(port: int, folder: pathlib.Path, events: int) -> Iterator[subprocess.
             pytest.fail("the worker did not end")
         finally:
             process.stdout.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
 
 
 def test_two_workers_are_found_scraped_and_forgotten(tmp_path: pathlib.Path) -> None:

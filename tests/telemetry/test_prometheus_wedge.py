@@ -21,7 +21,8 @@ from beam_agents.testing.pipeline import _source
 from beam_agents.testing.registry import Shared
 from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers.redis import DurableServer
-from tests.telemetry.scraping import Scrape, end_workers, endpoint, forget_all, get, scrape
+from tests.telemetry.installed import end_workers
+from tests.telemetry.scraping import Scrape, endpoint, forget_all, get, scrape
 
 if TYPE_CHECKING:
     import pathlib

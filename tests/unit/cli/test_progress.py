@@ -30,8 +30,8 @@ def test_an_empty_input_divides_by_nothing() -> None:
 
 def test_what_keeps_a_run_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     table = StoreTable()
-    monkeypatch.setattr(stores, "_table", table)
-    monkeypatch.setattr(wedges, "_table", WedgeTable())
+    monkeypatch.setattr(stores._table, "value", table)
+    monkeypatch.setattr(wedges._table, "value", WedgeTable())
     table.opened("uri", "redis", "redis://host")
     assert progress_line(Tally(), 0).endswith("0 activations done")
     table.failed("uri", "StoreUnavailable")

@@ -56,10 +56,10 @@ class Deaf:
 @pytest.fixture(autouse=True)
 def _process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin as a fresh process would."""
-    monkeypatch.setattr(aggregates, "_aggregates", aggregates.Aggregates())
-    monkeypatch.setattr(in_flight, "_running", in_flight.InFlight())
-    monkeypatch.setattr(wedges, "_table", wedges.WedgeTable())
-    monkeypatch.setattr(stores, "_table", stores.StoreTable())
+    monkeypatch.setattr(aggregates._aggregates, "value", aggregates.Aggregates())
+    monkeypatch.setattr(in_flight._running, "value", in_flight.InFlight())
+    monkeypatch.setattr(wedges._table, "value", wedges.WedgeTable())
+    monkeypatch.setattr(stores._table, "value", stores.StoreTable())
     monkeypatch.setattr(hub, "_workers", {})
 
 
@@ -189,3 +189,20 @@ def test_a_forked_child_counts_for_itself(telemetry: Telemetry) -> None:
         os._exit(0 if clean and not values()["activations_in_flight"] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     wedge_table().ended(WORKER.pipeline, WORKER.agent, b"k")
+
+
+def test_so_does_one_that_was_forked_past_pythons_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_plugins", {})
+    acquired = acquire_hub((Reader(),))
+    acquired.start(WORKER)
+    ended = record()
+    ended.measure(catalogue.MEMORY_OVERFLOWS, 1)
+    acquired.record(ended)
+    acquired.activation_started(record())
+    wedge_table().failed(WORKER.pipeline, WORKER.agent, b"k", backend="redis", error_type="StoreTimeout")
+    monkeypatch.setattr(hub, "_pid", -1)
+    acquired.bundle_started(WORKER)
+    assert values()["memory_overflows_total"] == 0
+    assert values()["activations_in_flight"] == 0
+    assert values(backend="redis")["expire_wedged_timers"] == 0
+    assert values()["bundles_total"] == 1
