@@ -219,6 +219,8 @@ class LineWriter:
         self._thread.join(0.9 * timeout_s)
         if self._thread.is_alive():
             self._abandon()
+            # It may have taken lines from the queue that it has not counted yet.
+            self._thread.join(0.1 * timeout_s)
 
     def _run(self) -> None:
         try:
