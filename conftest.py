@@ -1,11 +1,21 @@
-"""Runs the Python examples of the README and of the docs; each page is a namespace of its own."""
+"""Runs the Python examples of the README and of the docs; leaves nothing of one test to the next.
+
+Each page is a namespace of its own.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 from sybil import Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+from tests.workers import end_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
@@ -28,3 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     examples = [item for item in items if isinstance(item, SybilItem)]
     others = [item for item in items if not isinstance(item, SybilItem)]
     items[:] = [*sorted(examples, key=lambda item: (str(item.path), item.example.line)), *others]
+
+
+@pytest.fixture(autouse=True)
+def _torn_down() -> Iterator[None]:
+    """Leave no agent behind that its runner did not tear down, and no store or plugin that it holds."""
+    yield
+    end_workers()

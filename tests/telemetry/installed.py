@@ -6,7 +6,6 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from beam_agents.runtime import worker
 from beam_agents.signals.plugins import ENTRY_POINT_GROUP, installed_plugins, resolve_plugins
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from beam_agents.signals import TelemetryPlugin
 
-__all__ = ["NAMES", "declared", "end_workers", "make_plugin"]
+__all__ = ["NAMES", "declared", "make_plugin"]
 
 NAMES = sorted(plugin.name for plugin in installed_plugins() if not plugin.problem)
 """By name, so that one more is tested as soon as it is there."""
@@ -45,9 +44,3 @@ def declared() -> list[str]:
     """Return the plugins whose modules are there, whether or not these can be loaded."""
     points = entry_points(group=ENTRY_POINT_GROUP)
     return sorted({point.name for point in points if find_spec(point.module) is not None})
-
-
-def end_workers() -> None:
-    """Do what a runner should have done that sets DoFns up and does not tear them down."""
-    for key in list(worker._workers):
-        worker._workers.pop(key).close()

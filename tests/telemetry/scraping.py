@@ -14,7 +14,7 @@ from beam_agents.signals import hub, losses
 from beam_agents.signals.per_process import renew_all
 from beam_agents.signals.types import PROMETHEUS_PREFIX
 from beam_agents_telemetry.prometheus import PrometheusMetrics, PrometheusObserver
-from tests.telemetry.installed import end_workers
+from tests.workers import end_workers
 
 if TYPE_CHECKING:
     import ssl

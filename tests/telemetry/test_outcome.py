@@ -41,6 +41,7 @@ from tests.semantics import (
     test_suspension_machine,
 )
 from tests.telemetry import installed
+from tests.workers import end_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -166,7 +167,7 @@ BAD: dict[str, Callable[[], TelemetryPlugin]] = {
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
     yield
-    installed.end_workers()
+    end_workers()
     forget_rows()
     losses.forget()
     assert not any(each.name == "beam-agents-logs-writer" for each in threading.enumerate())

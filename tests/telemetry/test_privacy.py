@@ -50,6 +50,7 @@ from beam_agents_telemetry.logs import StructuredLogs
 from beam_agents_telemetry.prometheus import PrometheusObserver
 from tests.servers import otlp_receiver
 from tests.telemetry import installed
+from tests.workers import end_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -426,7 +427,7 @@ def test_beam_metrics_hold_no_content() -> None:
 
 def test_a_run_on_a_runner_prints_no_content(capfd: pytest.CaptureFixture[str]) -> None:
     run = run_events(agent, events(), config=config(StructuredLogs()))
-    installed.end_workers()
+    end_workers()
     forget_rows()
     assert run.errors
     captured = capfd.readouterr()

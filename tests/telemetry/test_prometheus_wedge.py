@@ -21,8 +21,8 @@ from beam_agents.testing.pipeline import _source
 from beam_agents.testing.registry import Shared
 from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers.redis import DurableServer
-from tests.telemetry.installed import end_workers
 from tests.telemetry.scraping import Scrape, endpoint, forget_all, get, scrape
+from tests.workers import end_workers
 
 if TYPE_CHECKING:
     import pathlib
