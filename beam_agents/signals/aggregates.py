@@ -102,8 +102,8 @@ class _Cell:
 _Labels: TypeAlias = tuple[str, ...]
 _Cells: TypeAlias = "dict[tuple[Metric, _Labels], _Cell]"
 
-SETTLE_EVERY: Final = 256
-"""Records after which what waits in an agent's cells is added up."""
+ADD_UP_EVERY: Final = 256
+"""Records after which what they measured is added up; so is what is there when somebody reads."""
 
 # Labels whose values come from outside: an author's names, an exception's class. The first so many values of
 # a metric's label are kept apart.
@@ -115,41 +115,42 @@ class Aggregates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Added up many at a time: for each activation alone, all of this code and its data would first have
+        # to come back into the processor's caches, which takes longer than the work.
+        self._waiting: list[tuple[str, str, list[tuple[Metric, float, _Labels]]]] = []
         # By (pipeline, agent), then by (metric, its own labels): the record's own tuples are looked up as
         # they are.
         self._agents: dict[tuple[str, str], _Cells] = {}
         self._values: dict[tuple[Metric, str], set[str]] = {}
-        self._unsettled = 0
         self.started_s: float = time.time()
 
     def record(self, record: Record) -> None:
         """Add what a record measured."""
         with self._lock:
-            agent = record.pipeline, record.agent
-            cells = self._agents.get(agent)
-            if cells is None:
-                cells = self._agents[agent] = {}
-            for metric, value, labels in record.measurements:
-                try:
-                    cells[metric, labels].add(value)
-                except KeyError:
-                    if metric.kind is not MetricKind.GAUGE:
-                        self._cell(cells, metric, labels).add(value)
+            self._waiting.append((record.pipeline, record.agent, record.measurements))
             if record.sampled:
-                self._keep_exemplars(cells, record)
-            self._unsettled += 1
-            if self._unsettled >= SETTLE_EVERY:
-                self._settle()
+                self._keep_exemplars(record)
+            if len(self._waiting) >= ADD_UP_EVERY:
+                self._add_up()
 
-    def _keep_exemplars(self, cells: _Cells, record: Record) -> None:
+    def _keep_exemplars(self, record: Record) -> None:
+        cells = self._cells_of(record.pipeline, record.agent)
         for metric, value, labels in record.measurements:
             if metric.kind is MetricKind.HISTOGRAM:
                 self._cell(cells, metric, labels).exemplars[bisect_left(metric.buckets, value)] = Exemplar(
                     value, record.trace_id, record.span_id, record.end_ns / 1e9
                 )
 
-    def _settle(self) -> None:
-        self._unsettled = 0
+    def _add_up(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for pipeline, agent, measurements in waiting:
+            cells = self._cells_of(pipeline, agent)
+            for metric, value, labels in measurements:
+                try:
+                    cells[metric, labels].add(value)
+                except KeyError:
+                    if metric.kind is not MetricKind.GAUGE:
+                        self._cell(cells, metric, labels).add(value)
         for cells in self._agents.values():
             for cell in cells.values():
                 cell.settle()
@@ -157,12 +158,12 @@ class Aggregates:
     def count(self, metric: Metric, pipeline: str, agent: str, *labels: str) -> None:
         """Add one to a counter."""
         with self._lock:
-            cells = self._agents.setdefault((pipeline, agent), {})
-            self._cell(cells, metric, labels).add(1)
+            self._cell(self._cells_of(pipeline, agent), metric, labels).add(1)
 
     def read(self) -> Iterator[tuple[Metric, str, str, _Labels, float | Histogram]]:
         """Return (metric, pipeline, agent, labels, state) of everything, of one moment."""
         with self._lock:
+            self._add_up()
             found: dict[tuple[Metric, str, str, _Labels], float | Histogram] = {}
             for (pipeline, agent), cells in self._agents.items():
                 for (metric, labels), cell in cells.items():
@@ -171,6 +172,12 @@ class Aggregates:
                     # What the process has once is kept for each agent, and told as one.
                     found[series] = _sum(found.get(series), cell.read())
         return iter([(*series, state) for series, state in found.items()])
+
+    def _cells_of(self, pipeline: str, agent: str) -> _Cells:
+        cells = self._agents.get((pipeline, agent))
+        if cells is None:
+            cells = self._agents[pipeline, agent] = {}
+        return cells
 
     def _cell(self, cells: _Cells, metric: Metric, labels: _Labels) -> _Cell:
         """Return the cell of a series, made if need be; all that is over a label's bound have one."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+import struct
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 __all__ = ["Traceparent", "format_traceparent", "parse_traceparent", "span_id_of", "trace_id_of"]
 
 SAMPLED: Final = 0x01
+
+_length = struct.Struct(">Q").pack
 
 # https://www.w3.org/TR/trace-context/#traceparent-header: lower-case hex; version ff is invalid, a version
 # above 00 may have more fields, and ids of zeros are invalid.
@@ -54,16 +55,21 @@ def format_traceparent(trace_id: str, span_id: str, *, sampled: bool) -> str:
 
 def trace_id_of(pipeline: str, entity_key: bytes, seq: int) -> str:
     """Return the trace id of an activation whose event carried none: 32 hex digits."""
-    return _digest(b"trace", (pipeline.encode(), entity_key, b"%d" % seq))[:32]
+    return _digest(_head("trace", pipeline), entity_key, b"%d" % seq)[:32]
 
 
 def span_id_of(pipeline: str, agent: str, entity_key: bytes, seq: int, attempt: int) -> str:
     """Return the id of the span of one attempt at an activation: 16 hex digits."""
-    parts = (pipeline.encode(), agent.encode(), entity_key, b"%d" % seq, b"%d" % attempt)
-    return _digest(b"span", parts)[:16]
+    return _digest(_head("span", pipeline, agent), entity_key, b"%d" % seq, b"%d" % attempt)[:16]
 
 
-def _digest(purpose: bytes, parts: Iterable[bytes]) -> str:
-    """Return SHA-256 over the length-prefixed parts, in hex."""
-    text = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
-    return hashlib.sha256(b"beam-agents %b v1" % purpose + text).hexdigest()
+def _digest(head: bytes, *parts: bytes) -> str:
+    """Return SHA-256 over a head and the length-prefixed parts, in hex."""
+    return hashlib.sha256(head + b"".join([_length(len(part)) + part for part in parts])).hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _head(purpose: str, *names: str) -> bytes:
+    """Return what the digests of one pipeline, or of one agent of it, begin with."""
+    parts = [name.encode() for name in names]
+    return b"beam-agents %b v1" % purpose.encode() + b"".join([_length(len(part)) + part for part in parts])

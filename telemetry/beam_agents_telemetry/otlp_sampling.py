@@ -53,7 +53,8 @@ def worth_keeping(record: Record) -> bool:
         record.outcome == Outcome.FAILED
         or bool(record.error_type)
         or record.attempt > 1
-        or any(each.event in _TELLING_EVENTS for each in record.happenings)
+        # Nothing happens to most.
+        or (bool(record.happenings) and any(each.event in _TELLING_EVENTS for each in record.happenings))
     )
 
 
