@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from apache_beam.pvalue import PCollection
 
-    from beam_agents.cli.rows import Fields, Input, RowFormat
+    from beam_agents.cli.row_format import RowFormat
+    from beam_agents.cli.rows import Fields, Input
     from beam_agents.cli.tally import Tally
     from beam_agents.config import AgentConfig
     from beam_agents.runtime.activation import AgentFunction

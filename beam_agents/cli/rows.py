@@ -6,9 +6,9 @@ import csv
 import json
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Final, NoReturn, Self, TypeAlias
 
+from beam_agents.cli.row_format import RowFormat
 from beam_agents.transform import LONE_SURROGATE, envelope_from_mapping, event_time_ms
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ __all__ = [
     "InputError",
     "LineReader",
     "Malformed",
-    "RowFormat",
     "check_fields",
     "read_rows",
 ]
@@ -40,13 +39,6 @@ _MIN_TIME_DIGITS: Final = 11
 _MAX_TIME_DIGITS: Final = 18
 
 Row: TypeAlias = "dict[str, object]"
-
-
-class RowFormat(StrEnum):
-    """The formats of input files."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from beam_agents.cli.app import configure_logging, report_failure
 from beam_agents.cli.job import Job, JobFailed, run_job
 from beam_agents.cli.lines import MALFORMED_LINE
 from beam_agents.cli.progress import progress_on
 from beam_agents.cli.report import new_table, result_table
-from beam_agents.cli.rows import Fields, Input, RowFormat
+from beam_agents.cli.row_format import RowFormat
+from beam_agents.cli.rows import Fields, Input
+from beam_agents.cli.run import configure_logging, report_failure
 from beam_agents.cli.staging import OutputError, StagedFile, publish
 from beam_agents.demo.data import FlightsMissing, flights_archive, write_flights
 from beam_agents.demo.flights import LIMIT_MINUTES, PROFILE, RECENT_LEGS, flights_config, watch_aircraft

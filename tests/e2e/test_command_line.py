@@ -222,6 +222,22 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path, number: signal.Signals
     assert not [path for path in (folder / "tmp").iterdir() if path.name.startswith((".", "beam-agents"))]
 
 
+def test_an_interrupt_before_the_run_begins(folder: Path) -> None:
+    (folder / "events.jsonl").write_bytes(event("a", 1))
+    (folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    arguments = ("run", "--agent", "slow:agent", *RUN[3:], "--events", "events.jsonl")
+    with subprocess.Popen(
+        command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"importing\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert stderr.splitlines()[-1] == b"beam-agents: interrupted"
+    assert b"Traceback" not in stderr
+
+
 def test_an_interrupt_while_standard_input_is_read(folder: Path) -> None:
     (folder / "tmp").mkdir()
     with subprocess.Popen(

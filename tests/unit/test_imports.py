@@ -36,10 +36,33 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_import_loads_no_client_and_no_plugin() -> None:
-    ours = loaded_by("import beam_agents, beam_agents.testing") - loaded_by("import apache_beam")
+    everything = "from beam_agents import *; import beam_agents.testing"
+    ours = loaded_by(everything) - loaded_by("import apache_beam")
     assert "beam_agents.transform" in ours
     foreign = [name for name in ours if any(name == each or name.startswith(each + ".") for each in FOREIGN)]
     assert foreign == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import beam_agents",
+        "from beam_agents import AgentConfig, MemoryRecord, WorkingMemory",
+        "import beam_agents.cli.app",
+        "from beam_agents.cli.app import app; app(['store', 'ls', '--help'], standalone_mode=False)",
+        "from beam_agents.cli.app import app; app(['dashboards', 'check'], standalone_mode=False)",
+    ],
+)
+def test_what_needs_no_beam_does_not_wait_for_it(statement: str) -> None:
+    assert "apache_beam" not in loaded_by(statement)
+
+
+def test_every_public_name_is_found_where_it_is_said_to_be() -> None:
+    assert set(beam_agents.__all__) <= set(dir(beam_agents))
+    for name in beam_agents.__all__:
+        assert getattr(beam_agents, name).__name__ == name
+    with pytest.raises(AttributeError, match=r"module 'beam_agents' has no attribute 'RunAgents'"):
+        beam_agents.RunAgents  # type: ignore[attr-defined]  # noqa: B018 - that it is not there is the point
 
 
 def test_a_config_with_a_store_loads_no_client() -> None:

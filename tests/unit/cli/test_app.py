@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from beam_agents.cli import app as module
+from beam_agents.cli import run as module
 from beam_agents.cli.app import app
 from beam_agents.cli.interrupts import Terminated
 from beam_agents.cli.job import JobFailed, JobResult
-from beam_agents.cli.rows import RowFormat
+from beam_agents.cli.row_format import RowFormat
 from beam_agents.cli.staging import OutputError
 from beam_agents.cli.tally import Tally
 from beam_agents.memory.compaction import DropOldestCompactor

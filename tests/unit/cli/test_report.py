@@ -8,7 +8,8 @@ from rich.console import Console
 
 from beam_agents.cli.job import Job, JobResult
 from beam_agents.cli.report import result_table
-from beam_agents.cli.rows import Fields, RowFormat
+from beam_agents.cli.row_format import RowFormat
+from beam_agents.cli.rows import Fields
 from beam_agents.cli.tally import Tally
 from beam_agents.config import AgentConfig
 from beam_agents.runtime.outcomes import Complete
