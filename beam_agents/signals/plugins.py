@@ -1,7 +1,8 @@
 """From what an operator writes in ``AgentConfig.telemetry`` to plugins, checked at once.
 
-A string is ``name`` or ``name?option=value&option=value``; options may be percent-encoded. The name is looked
-up among the entry points of the group ``beam_agents.telemetry``, so that installing a package adds a plugin.
+A string is ``name`` or ``name?option=value&option=value``; options may be percent-encoded, and no value is
+empty. The name is looked up among the entry points of the group ``beam_agents.telemetry``, so that installing
+a package adds a plugin.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def _from_text(text: str) -> TelemetryPlugin:
     try:
         plugin = factory(**options)
     except InvalidArgument as error:
-        raise ValueError(f"{_FIELD}: plugin {name!r} refused its options: {error.problem}") from error
+        problem = error.problem.removeprefix(f"{name}: ")
+        raise ValueError(f"{_FIELD}: plugin {name!r} refused its options: {problem}") from error
     except Exception as error:
         # The text of the error may hold the option's value, so it stays in the cause.
         given = ", ".join(options) or "none"
@@ -189,6 +191,11 @@ def _options(name: str, query: str) -> dict[str, str]:
             raise ValueError(f"{_FIELD}: plugin {name!r} has an option that is not written option=value")
         if option in options:
             raise ValueError(f"{_FIELD}: plugin {name!r} has the option {option!r} more than once")
+        if not value:
+            # A variable of the shell that is not set, more often than not: TLS or a password would be off.
+            raise ValueError(
+                f"{_FIELD}: plugin {name!r} has an empty {option!r}; leave it out for its default"
+            )
         options[option] = unquote(value)
     return options
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import structlog
 
-from beam_agents.errors import InvalidArgument, InvalidArgumentType
 from beam_agents.signals import Observer, catalogue, hear_faults, unhear_faults
 from beam_agents_telemetry.log_repeats import Kind, Repeats
 from beam_agents_telemetry.log_writer import FileTarget, LineWriter, StreamTarget
+from beam_agents_telemetry.options import OptionChecks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from structlog.typing import EventDict, WrappedLogger
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LoggingObserver", "StructuredLogs"]
 
+NAME: Final = "logs"
+_CHECKS: Final = OptionChecks(NAME)
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _STREAMS: Final = ("stderr", "stdout")
 
@@ -72,19 +74,21 @@ class StructuredLogs:
             InvalidArgumentType: An option is of a type that it may not be of.
         """
         put = object.__setattr__
-        put(self, "file", _path(file))
-        put(self, "stream", _choice("stream", stream, _STREAMS))
-        put(self, "level", _choice("level", level, tuple(_LEVELS)))
-        put(self, "show_keys", _switch("show_keys", show_keys))
-        put(self, "repeats", int(_number("repeats", repeats, whole=True, least=0, most=1_000_000)))
-        put(self, "window_s", _number("window_s", window_s, whole=False, least=0.001, most=86_400))
-        if self.file and self.stream != "stderr":
-            raise InvalidArgument("file and stream go not together: give one of them")
+        put(self, "file", _CHECKS.path("file", file))
+        put(self, "stream", _CHECKS.choice("stream", stream, _STREAMS))
+        put(self, "level", _CHECKS.choice("level", level, _LEVELS))
+        put(self, "show_keys", _CHECKS.switch("show_keys", show_keys))
+        put(self, "repeats", _CHECKS.whole("repeats", repeats, 0, 1_000_000))
+        put(self, "window_s", _CHECKS.number("window_s", window_s, 0.001, 86_400))
+        if self.file.endswith(("/", os.sep)) or os.path.isdir(self.file):  # noqa: PTH112 - the path is text
+            raise _CHECKS.problem("file must be the path of a file; of a folder, add the file's name")
+        if self.file and self.stream != _STREAMS[0]:
+            raise _CHECKS.problem("file and stream go not together: give one of them")
 
     @property
     def name(self) -> str:
         """``"logs"``."""
-        return "logs"
+        return NAME
 
     def build(self) -> LoggingObserver:
         """Make the observer, and start its thread."""
@@ -224,46 +228,3 @@ def _kind(event: LogEvent, record: Record, attributes: Mapping[str, AttributeVal
 def _shown(key: bytes) -> str:
     text = key.decode("utf-8", "backslashreplace")
     return text if len(text) <= _SHOWN_KEY_CHARACTERS else text[:_SHOWN_KEY_CHARACTERS] + "…"
-
-
-def _path(given: object) -> str:
-    if not isinstance(given, str | os.PathLike):
-        raise InvalidArgumentType(f"file must be a path, not {type(given).__name__}")
-    path = os.fspath(given)
-    if not isinstance(path, str):
-        raise InvalidArgumentType("file must be a path of text, not of bytes")
-    if "\0" in path or path.endswith(("/", os.sep)) or os.path.isdir(path):  # noqa: PTH112 - the path is text
-        raise InvalidArgument("file must be the path of a file: of a folder, add the file's name")
-    return path
-
-
-def _choice(option: str, given: object, choices: Iterable[str]) -> str:
-    allowed = ", ".join(choices)
-    if not isinstance(given, str):
-        raise InvalidArgumentType(f"{option} must be one of {allowed}, not {type(given).__name__}")
-    if given.lower() not in choices:
-        raise InvalidArgument(
-            f"{option} must be one of {allowed}, not another text of {len(given)} characters"
-        )
-    return given.lower()
-
-
-def _switch(option: str, given: object) -> bool:
-    if isinstance(given, str):
-        return _choice(option, given, ("true", "false")) == "true"
-    if not isinstance(given, bool):
-        raise InvalidArgumentType(f"{option} must be true or false, not {type(given).__name__}")
-    return given
-
-
-def _number(option: str, given: object, *, whole: bool, least: float, most: float) -> float:
-    wanted = f"{option} must be a {'whole ' if whole else ''}number from {least:,} to {most:,}"
-    if isinstance(given, bool) or not isinstance(given, int | str if whole else int | float | str):
-        raise InvalidArgumentType(f"{wanted}, not {type(given).__name__}")
-    try:
-        number = int(given) if whole else float(given)
-    except (ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{wanted}, not another text of {len(str(given))} characters") from error
-    if not least <= number <= most:
-        raise InvalidArgument(f"{wanted}; this one is out of that range")
-    return number

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from opentelemetry import context as context_api
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, set_span_in_context
 
-from beam_agents.errors import InvalidArgument
 from beam_agents.signals import Observer, Record, count_lost
-from beam_agents_telemetry import otlp_options
+from beam_agents_telemetry.options import OptionChecks
 from beam_agents_telemetry.otlp_content import ContentAttributes, check_redact, load_redact
 from beam_agents_telemetry.otlp_export import (
     THREAD_PREFIX,
@@ -27,6 +26,7 @@ from beam_agents_telemetry.otlp_export import (
     suppress_instrumentation,
 )
 from beam_agents_telemetry.otlp_metrics import MetricsLoop
+from beam_agents_telemetry.otlp_options import base_url
 from beam_agents_telemetry.otlp_queue import SendQueue
 from beam_agents_telemetry.otlp_sampling import bound_of, did_something, head_sampled, worth_keeping
 from beam_agents_telemetry.otlp_spans import SpanData, span_context, spans_of
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenTelemetry", "OpenTelemetryObserver"]
 
 NAME: Final = "otlp"
+_CHECKS: Final = OptionChecks(NAME)
 
 _SHARE_TO_WAIT: Final = 0.9
 """How much of a bound is spent on waiting: the rest is for whoever waits for us to see that it is over."""
@@ -81,8 +82,8 @@ class OpenTelemetry:
             attribute's name and the bytes and returns a str, or None to leave it out.
 
     Raises:
-        TypeError: An option is of a wrong type.
-        ValueError: An option is out of its bounds.
+        InvalidArgument: An option has a value that it may not have, or does not fit to another.
+        InvalidArgumentType: An option is of a type that it may not be of.
     """
 
     endpoint: str = ""
@@ -104,28 +105,28 @@ class OpenTelemetry:
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
-            "endpoint": otlp_options.endpoint("endpoint", self.endpoint),
-            "headers_file": otlp_options.path("headers_file", self.headers_file),
-            "redact": check_redact(self.redact),
+            "endpoint": base_url(_CHECKS, "endpoint", self.endpoint),
+            "headers_file": _CHECKS.path("headers_file", self.headers_file),
+            "redact": check_redact(_CHECKS, self.redact),
         }
-        for name, at_least, at_most in _NUMBERS:
-            value = getattr(self, name)
-            checked[name] = otlp_options.number(name, value, at_least=at_least, at_most=at_most)
-        for name, at_least, at_most in _WHOLES:
-            value = getattr(self, name)
-            checked[name] = otlp_options.whole(name, value, at_least=at_least, at_most=at_most)
-        for name in _SWITCHES:
-            checked[name] = otlp_options.boolean(name, getattr(self, name))
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        for option, least, most in _NUMBERS:
+            checked[option] = _CHECKS.number(option, getattr(self, option), least, most)
+        for option, at_least, at_most in _WHOLES:
+            checked[option] = _CHECKS.whole(option, getattr(self, option), at_least, at_most)
+        for option in _SWITCHES:
+            checked[option] = _CHECKS.switch(option, getattr(self, option))
+        for option, value in checked.items():
+            object.__setattr__(self, option, value)
+        if self.headers_file and not self.headers_file.startswith("/"):
+            raise _CHECKS.problem("headers_file must be an absolute path, there on every worker")
         if not self.traces and not self.metrics:
-            raise InvalidArgument("OpenTelemetry: traces and metrics are both off: leave the plugin out")
+            raise _CHECKS.problem("traces and metrics are both off: leave the plugin out")
         if self.capture_content and not self.traces:
-            raise InvalidArgument("OpenTelemetry.capture_content is about spans, and traces are off")
+            raise _CHECKS.problem("capture_content is about spans, and traces are off")
         if self.redact and not self.capture_content:
-            raise InvalidArgument("OpenTelemetry.redact is for capture_content, which is off")
+            raise _CHECKS.problem("redact is for capture_content, which is off")
         if self.max_queued_spans < self.max_activation_spans:
-            raise InvalidArgument("OpenTelemetry.max_queued_spans must be at least max_activation_spans")
+            raise _CHECKS.problem("max_queued_spans must be at least max_activation_spans")
 
     @property
     def name(self) -> str:

@@ -7,7 +7,6 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from beam_agents.errors import InvalidArgument, InvalidArgumentType
 from beam_agents.signals import Content, catalogue, count_lost
 from beam_agents.signals import conventions as otel
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from beam_agents.signals import Record, Step
+    from beam_agents_telemetry.options import OptionChecks
 
 __all__ = ["ContentAttributes", "Redact", "check_redact", "load_redact"]
 
@@ -29,17 +29,15 @@ _MESSAGES: Final = {
 _TOOL: Final = {Content.INPUT: otel.GEN_AI_TOOL_CALL_ARGUMENTS, Content.OUTPUT: otel.GEN_AI_TOOL_CALL_RESULT}
 
 
-def check_redact(name: object) -> str:
+def check_redact(checks: OptionChecks, given: object) -> str:
     """Return the name of a redaction hook, ``package.module:function``; empty for none.
 
     Raises:
-        TypeError: It is no text.
-        ValueError: It is of another form.
+        InvalidArgument: It is no such name.
     """
-    if not isinstance(name, str):
-        raise InvalidArgumentType(f"OpenTelemetry.redact must be a str, not {type(name).__name__}")
+    name = checks.text("redact", given)
     if name and not _NAME.fullmatch(name):
-        raise InvalidArgument("OpenTelemetry.redact must look like package.module:function")
+        raise checks.refused("redact", "a name like package.module:function", given)
     return name
 
 

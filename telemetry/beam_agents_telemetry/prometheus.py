@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
-import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from beam_agents.errors import InvalidArgument, InvalidArgumentType
 from beam_agents.signals.losses import count_lost
 from beam_agents.signals.observer import Observer
+from beam_agents_telemetry.options import OptionChecks
 from beam_agents_telemetry.prometheus_families import new_registry
 from beam_agents_telemetry.prometheus_pages import Credentials, Pages, read_password
 from beam_agents_telemetry.prometheus_server import BoundedServer
@@ -25,11 +23,11 @@ __all__ = ["PrometheusMetrics", "PrometheusObserver"]
 _logger = logging.getLogger(__name__)
 
 NAME: Final = "prometheus"
+_CHECKS: Final = OptionChecks(NAME)
 DEFAULT_PORT: Final = 9464
 """Where OpenTelemetry's Prometheus exporters listen, too: nothing of Prometheus's own does."""
 
 _MAX_PORT: Final = 65_535
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to tell them from addresses that can be reached
 
 
@@ -54,8 +52,8 @@ class PrometheusMetrics:
             the machine's own name where it is bound to every address.
 
     Raises:
-        TypeError: An option is of the wrong type.
-        ValueError: An option is out of its range, or does not fit to another.
+        InvalidArgument: An option has a value that it may not have, or does not fit to another.
+        InvalidArgumentType: An option is of a type that it may not be of.
     """
 
     port: int = DEFAULT_PORT
@@ -70,21 +68,24 @@ class PrometheusMetrics:
     advertise: str = ""
 
     def __post_init__(self) -> None:
+        checked: dict[str, object] = {"address": _CHECKS.host("address", self.address)}
         for option in ("port", "ports"):
-            _set(self, option, _number(option, getattr(self, option)))
-        for option in ("certfile", "keyfile", "client_cafile", "username", "password_file", "sd_dir"):
-            _set(self, option, _text(option, getattr(self, option)))
-        _set(self, "address", _host("address", self.address))
-        _set(self, "advertise", _host("advertise", self.advertise) if self.advertise else "")
+            checked[option] = _CHECKS.whole(option, getattr(self, option), 0, _MAX_PORT)
+        for option in ("certfile", "keyfile", "client_cafile", "password_file", "sd_dir"):
+            checked[option] = _CHECKS.path(option, getattr(self, option))
+        for option in ("username", "advertise"):
+            checked[option] = _CHECKS.text(option, getattr(self, option))
+        if checked["advertise"]:
+            checked["advertise"] = _CHECKS.host("advertise", self.advertise)
+        for option, value in checked.items():
+            object.__setattr__(self, option, value)
         for option in ("keyfile", "client_cafile"):
             if getattr(self, option) and not self.certfile:
-                raise InvalidArgument(
-                    f"{NAME}: {option} needs certfile: without it the endpoint does not speak TLS"
-                )
+                raise _CHECKS.problem(f"{option} needs certfile: without it the endpoint does not speak TLS")
         if not self.username or ":" in self.username:
-            raise InvalidArgument(f"{NAME}: username must not be empty nor hold a colon")
+            raise _CHECKS.refused("username", "a text that is not empty and has no colon", self.username)
         if self.username != NAME and not self.password_file:
-            raise InvalidArgument(f"{NAME}: username needs password_file: without it everyone is let in")
+            raise _CHECKS.problem("username needs password_file: without it everyone is let in")
 
     @property
     def name(self) -> str:
@@ -180,39 +181,3 @@ def _advertise(plugin: PrometheusMetrics, port: int) -> TargetFile:
     target = TargetFile(folder, me, host, port, tls=bool(plugin.certfile))
     remove_abandoned(folder, me)
     return target
-
-
-def _set(plugin: PrometheusMetrics, option: str, value: object) -> None:
-    object.__setattr__(plugin, option, value)
-
-
-def _number(option: str, value: object) -> int:
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,5}", value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidArgumentType(f"{NAME}: {option} must be a whole number, not {type(value).__name__}")
-    if isinstance(value, str) or not 0 <= value <= _MAX_PORT:
-        raise InvalidArgument(f"{NAME}: {option} must be a whole number from 0 to {_MAX_PORT}")
-    return value
-
-
-def _text(option: str, value: object) -> str:
-    if isinstance(value, Path):
-        value = str(value)
-    if not isinstance(value, str):
-        raise InvalidArgumentType(f"{NAME}: {option} must be text, not {type(value).__name__}")
-    if "\0" in value:
-        raise InvalidArgument(f"{NAME}: {option} must not hold a NUL character")
-    return value
-
-
-def _host(option: str, value: object) -> str:
-    text = _text(option, value)
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        if _HOST.fullmatch(text):
-            return text
-    raise InvalidArgument(
-        f"{NAME}: {option} must be an IP address or a host name, without a port: 0.0.0.0, ::1, worker-7"
-    )

@@ -554,28 +554,11 @@ def test_options(text: str, plugin: StructuredLogs) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("logs?stream=sk-secret", "stream must be one of stderr, stdout, not another text of 9 characters"),
-        ("logs?level=sk-secret", "level must be one of info, warning, error, not another text of 9"),
-        ("logs?show_keys=sk-secret", "show_keys must be one of true, false, not another text of 9"),
-        (
-            "logs?repeats=sk-secret",
-            "repeats must be a whole number from 0 to 1,000,000, not another text of 9",
-        ),
-        (
-            "logs?repeats=-1",
-            "repeats must be a whole number from 0 to 1,000,000; this one is out of that range",
-        ),
-        (
-            "logs?window_s=nan",
-            "window_s must be a number from 0.001 to 86,400; this one is out of that range",
-        ),
-        ("logs?window_s=", "window_s must be a number from 0.001 to 86,400, not another text of 0"),
-        ("logs?file=/", "file must be the path of a file: of a folder, add the file's name"),
+        ("logs?stream=sk-secret", "stream must be one of stderr, stdout, not a text of 9 characters"),
+        ("logs?level=sk-secret", "level must be one of info, warning, error, not a text of 9 characters"),
+        ("logs?repeats=-1", "repeats must be a whole number from 0 to 1,000,000; this one is not"),
+        ("logs?file=/", "file must be the path of a file; of a folder, add the file's name"),
         ("logs?file=a&stream=stdout", "file and stream go not together: give one of them"),
-        (
-            "logs?colour=sk-secret",
-            "no option 'colour'; there: file, stream, level, show_keys, repeats, window_s",
-        ),
     ],
 )
 def test_a_bad_option_is_told_early_and_without_its_value(text: str, told: str) -> None:
@@ -583,25 +566,6 @@ def test_a_bad_option_is_told_early_and_without_its_value(text: str, told: str) 
         AgentConfig(telemetry=[text])
     assert told in str(caught.value)
     assert "sk-secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"file": 3},
-        {"file": b"log"},
-        {"stream": None},
-        {"level": 10},
-        {"show_keys": 1},
-        {"repeats": True},
-        {"repeats": 1.5},
-        {"window_s": None},
-    ],
-)
-def test_a_bad_type_is_told(options: dict[str, object]) -> None:
-    (name,) = options
-    with pytest.raises(TypeError, match=f"^{name} must be"):
-        StructuredLogs(**options)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_agents_of_one_process_share_a_writer(tmp_path: Path) -> None:
