@@ -26,7 +26,7 @@ __all__ = [
 
 
 MAX_TIMEOUT_S: Final = 3_600
-FIRST_BACKOFF_MS: Final = 60_000
+FIRST_BACKOFF_MS: Final = 15_000
 LONGEST_BACKOFF_MS: Final = 3_600_000
 
 
@@ -138,7 +138,9 @@ def check_hook(hook: ExpireHook) -> None:
 
 
 def backoff_ms(failures: int) -> int:
-    """Return how long to wait after so many failures in a row: a minute, doubled each time, an hour at most.
+    """Return how long to wait after so many failures in a row: 15 s, doubled each time, an hour at most.
+
+    A timer that has failed for a minute has then failed three times: one that pages did not fail by chance.
 
     Without jitter: it is part of what a retried timer bundle must decide the same.
     """

@@ -15,7 +15,6 @@ from beam_agents_dashboards.recording import (
     EVICTED_BYTES,
     FLUSH_P99,
     FLUSHES,
-    STORE_UP,
 )
 from beam_agents_dashboards.rules import Alert, Group
 
@@ -23,7 +22,13 @@ if TYPE_CHECKING:
     from beam_agents_dashboards.recording import Budget
     from beam_agents_dashboards.settings import Settings
 
-__all__ = ["BURN_WINDOWS", "BurnWindow", "alert_groups"]
+__all__ = ["BURN_WINDOWS", "FAILING_SCRAPES", "BurnWindow", "alert_groups"]
+
+FAILING_SCRAPES: Final = 5
+"""In so many scrapes of three minutes a worker's timer bundles must have failed anew."""
+
+FAILING_TRIES: Final = 3
+"""Or so many of them in six minutes, some of these in either half."""
 
 _STORE: Final = ("job", "backend")
 _ON: Final = "agent {{ $labels.agent }} of pipeline {{ $labels.pipeline }} (job {{ $labels.job }})"
@@ -84,7 +89,8 @@ def _stores(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
         Alert(
             "BeamAgentsStoreDown",
             pages=True,
-            expression=f"{STORE_UP} < 0.5",
+            # Of no recording rule: another group's may be evaluated a whole interval earlier.
+            expression=f"avg by (job, backend) ({select.watched(select.of(catalogue.STORE_UP))}) < 0.5",
             hold_s=60,
             # A worker that restarts meanwhile has not probed yet: its silence is no recovery.
             keep_s=60,
@@ -132,13 +138,22 @@ def _stores(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
 def _expiry(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
     wedged = f"max by ({AGENT_BACKEND}) ({select.of(catalogue.EXPIRE_WEDGED_OLDEST_SECONDS)})"
     timers = f"sum by ({AGENT_BACKEND}) ({select.of(catalogue.EXPIRE_WEDGED_TIMERS)})"
-    failing = select.increase(catalogue.BUNDLE_FAILURES, 'phase="timer"', window=180)
+    bundles = select.of(catalogue.BUNDLE_FAILURES, 'phase="timer"')
+    short, long = select.window(180), select.window(360)
+    failing = f"sum by ({AGENT}) (increase({bundles}[{short}])) > 0"
+    # A runner that tries at once shows in a minute whether it goes on; one that waits takes longer.
+    quick = f"max by ({AGENT}) (changes({bundles}[{short}])) >= {FAILING_SCRAPES}"
+    slow = (
+        f"sum by ({AGENT}) (increase({bundles}[{short}] offset {short})) > 0\n"
+        f"  and sum by ({AGENT}) (increase({bundles}[{long}])) >= {FAILING_TRIES}"
+    )
     return (
         Alert(
             "BeamAgentsExpireTimersWedged",
             pages=True,
             expression=f"{wedged} > {settings.wedged_s:.15g}\nand\n{timers} > 0",
-            hold_s=30,
+            # The age is the hold.
+            hold_s=0,
             # A worker that restarts has forgotten which timers failed until they fail again.
             keep_s=120,
             summary="Expiring memory can't be flushed.",
@@ -150,8 +165,8 @@ def _expiry(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
         Alert(
             "BeamAgentsTimerBundlesFailing",
             pages=True,
-            expression=f"sum by ({AGENT}) ({failing}) > 0",
-            hold_s=300,
+            expression=f"{failing}\nand (\n  {quick}\n  or {slow}\n)",
+            hold_s=0,
             summary="Bundles of timers fail again and again.",
             description=f"{_COUNT} timer bundles failed in "
             f"{select.window(180)}, and it goes on: {_ON}. Nothing is lost; the watermark is held.",

@@ -19,7 +19,6 @@ __all__ = [
     "EVICTED_BYTES",
     "FLUSHES",
     "FLUSH_P99",
-    "STORE_UP",
     "Budget",
     "recording_groups",
 ]
@@ -27,7 +26,6 @@ __all__ = [
 AGENT: Final = "job, pipeline, agent"
 AGENT_BACKEND: Final = f"{AGENT}, backend"
 
-STORE_UP: Final = "backend:beam_agents_store_up:ratio"
 FLUSH_P99: Final = "backend:beam_agents_store_flush_duration_seconds:p99_rate5m"
 EVICTED_BYTES: Final = "pipeline_agent:beam_agents_compaction_evicted_bytes:rate30m"
 
@@ -106,7 +104,6 @@ def recording_groups(settings: Settings) -> tuple[Group, ...]:
     stores = Group(
         "beam-agents-recording-stores",
         (
-            Recording(STORE_UP, f"avg by (job, backend) ({select.watched(select.of(catalogue.STORE_UP))})"),
             Recording(
                 FLUSH_P99,
                 f"histogram_quantile(0.99, sum by (job, backend, le) ({select.watched(flush)}))",

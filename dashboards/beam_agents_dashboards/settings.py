@@ -57,7 +57,7 @@ class Settings:
     activation_slo: float = 0.999
     flush_latency_s: float = 1.0
     activation_timeout_s: float = 30.0
-    wedged_s: float = 300.0
+    wedged_s: float = 60.0
     stale_ratio: float = 0.01
     summary_failure_ratio: float = 0.05
     eviction_factor: float = 5.0

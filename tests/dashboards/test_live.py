@@ -28,6 +28,9 @@ DOWN, BURN, WEDGED = (
 )
 
 
+STORE_UP = "beam_agents_store_up"
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """All that watches, and what is watched."""
@@ -84,7 +87,7 @@ def test_a_store_goes_down_and_comes_back(watch: Watch) -> None:
     await_condition(
         lambda: (
             watch.value("slo:beam_agents_longterm_flushes:objective") == 0.999
-            and watch.value("backend:beam_agents_store_up:ratio") == 1
+            and watch.value(f"avg({STORE_UP})") == 1
             and watch.value("pipeline_agent_backend:beam_agents_longterm_flushes_failed:ratio_rate5m") == 0
         ),
         "three healthy workers are seen",
@@ -134,9 +137,7 @@ def test_a_store_goes_down_and_comes_back(watch: Watch) -> None:
 def test_one_worker_of_three_that_is_cut_off_pages_nobody(watch: Watch) -> None:
     watch.workers[0].set_store(up=False)
     await_condition(
-        lambda: any(
-            0.6 < value < 0.7 for _, value in watch.prometheus.query("backend:beam_agents_store_up:ratio")
-        ),
+        lambda: any(0.6 < value < 0.7 for _, value in watch.prometheus.query(f"avg({STORE_UP})")),
         "one worker's store is seen down",
     )
     # The burn of its flushes' budget shows that rules are evaluated meanwhile, and that it is not silent.

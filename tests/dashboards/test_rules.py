@@ -211,9 +211,7 @@ def test_the_settings_reach_the_rules() -> None:
     burn = next(rule for rule in alerts(settings) if rule["labels"].get("window") == "1h")
     assert "> 0.144\n" in burn["expr"]
     assert '{pipeline=~"flights", outcome!="ok"}[6m]' in burn["expr"]
-    recording = rules_of(rule_files(settings)[RECORDING])
-    up = next(rule for rule in recording if rule["record"].startswith("backend:beam_agents_store_up"))
-    assert 'and on (job, instance) beam_agents_activations_in_flight{pipeline=~"flights"}' in up["expr"]
+    assert 'and on (job, instance) beam_agents_activations_in_flight{pipeline=~"flights"}' in down["expr"]
     examples = files("prometheus", settings)["alertmanager.example.yml"]
     assert 'severity = "critical"' in examples
     assert 'severity = "page"' not in examples
