@@ -11,6 +11,7 @@ import pytest
 
 from beam_agents_dashboards.grafana import dashboards
 from beam_agents_dashboards.settings import Settings
+from tests.servers.process import absent, unavailable
 
 if TYPE_CHECKING:
     import pathlib
@@ -32,7 +33,7 @@ type Plain<T> = T extends string ? `${T}`
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     if shutil.which("npm") is None:
-        pytest.skip("npm is not installed: Grafana's types come from there")
+        absent("npm, which Grafana's types come through,")
     folder = tmp_path_factory.mktemp("types")
     (folder / "package.json").write_text('{"private": true}')
     done = subprocess.run(
@@ -44,7 +45,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         timeout=300,
     )
     if done.returncode != 0:
-        pytest.skip(f"npm can't install {SCHEMA}: {done.stderr.strip().splitlines()[-1:]}")
+        unavailable(f"npm can't install {SCHEMA}: {done.stderr.strip().splitlines()[-1:]}")
     return folder
 
 

@@ -150,7 +150,7 @@ def test_the_same_data_give_the_same_page(past: servers.Prometheus) -> None:
 def test_pictures_are_of_the_pages_size(past: servers.Prometheus, tmp_path: pathlib.Path) -> None:
     browser = find_browser()
     if browser is None:
-        pytest.skip("there is no Chromium on the path")
+        absent("chromium (Debian's package of that name)")
     name = "beam-agents-overview.json"
     written = list(render({name: TEXTS[name]}, past.url, tmp_path, whole(), browser))
     assert [path.name for path in written] == ["beam-agents-overview.html", "beam-agents-overview.png"]

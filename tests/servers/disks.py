@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import pytest
-
-from tests.servers.process import in_ci
+from tests.servers.process import unavailable
 
 if TYPE_CHECKING:
     import pathlib
@@ -20,20 +18,14 @@ if TYPE_CHECKING:
 def mounted(folder: pathlib.Path, options: str) -> Iterator[None]:
     """Mount an empty file system in memory; where nobody may, skip the test, or fail it in CI."""
     if os.geteuid() != 0:
-        _cannot_mount("a file system is mounted by root alone")
+        unavailable("a file system is mounted by root alone")
     folder.mkdir(exist_ok=True)
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=False, capture_output=True
     )
     if made.returncode != 0:
-        _cannot_mount("this machine lets nobody mount a file system")
+        unavailable("this machine lets nobody mount a file system")
     try:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
-
-
-def _cannot_mount(why: str) -> NoReturn:
-    if in_ci():
-        pytest.fail(f"{why}, and CI must be able to")
-    pytest.skip(why)

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.request
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -65,11 +65,16 @@ def in_ci() -> bool:
     return os.environ.get("CI") == "true"
 
 
-def absent(what: str) -> None:
+def absent(what: str) -> NoReturn:
     """Skip the test because a server is not installed; in CI, fail it."""
+    unavailable(f"{what} is not installed")
+
+
+def unavailable(why: str) -> NoReturn:
+    """Skip the test because this machine can't do what it needs; in CI, fail it."""
     if in_ci():
-        pytest.fail(f"{what} is not installed, and CI must have it")
-    pytest.skip(f"{what} is not installed")
+        pytest.fail(f"{why}, and in CI nothing may be skipped")
+    pytest.skip(why)
 
 
 @contextmanager
