@@ -19,6 +19,7 @@ from beam_agents.signals.aggregates import process_aggregates
 from beam_agents.signals.in_flight import in_flight
 from beam_agents.signals.observer import Observer
 from beam_agents.signals.per_process import renew_all
+from beam_agents.signals.termination import watch_termination
 from beam_agents.signals.types import DropReason
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ FAULTS: Final = (Exception, asyncio.CancelledError, GeneratorExit)
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long all plugins together may take to close."""
+
+TERMINATION_FLUSH_TIMEOUT_S: Final = 1.0
+"""How long they may take at SIGTERM before the application's own handler is called."""
 
 
 class _Aside:
@@ -332,6 +336,8 @@ def acquire_hub(plugins: Sequence[TelemetryPlugin]) -> Telemetry:
     """
     if os.getpid() != _pid:
         _renew()
+    if plugins:
+        watch_termination(_at_termination)
     with _lock:
         held = []
         for plugin in plugins:
@@ -399,6 +405,14 @@ def _close_all() -> None:
             _run_bounded(open_plugins, _Shared.begin_close, CLOSE_TIMEOUT_S)
         finally:
             _lock.release()
+
+
+def _at_termination(ends: bool) -> None:  # noqa: FBT001 - as it is called
+    """Close, or only flush where the application has its own way to end."""
+    if ends:
+        _close_all()
+    else:
+        _run_bounded(tuple(_plugins.values()), _Shared.begin_flush, TERMINATION_FLUSH_TIMEOUT_S)
 
 
 os.register_at_fork(after_in_child=_renew)
