@@ -21,6 +21,7 @@ __all__ = [
     "MemoryKindError",
     "MemoryOverflow",
     "ModelDisabled",
+    "PluginUnusable",
     "StateUndecodable",
     "StateVersionUnsupported",
     "StoreError",
@@ -59,6 +60,18 @@ class InvalidArgument(BeamAgentsError, ValueError):
 
 class InvalidArgumentType(InvalidArgument, TypeError):
     """Something of ours was called with a value of a type that it may not be of."""
+
+
+class PluginUnusable(BeamAgentsError):
+    """A telemetry plugin, or a part of it, cannot work in this process.
+
+    Attributes:
+        problem: What is wrong and what would mend it. Holds paths, ports and names of variables, no content.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
 
 
 class UnknownTool(InvalidArgument, LookupError):

@@ -804,8 +804,8 @@ EVENT_SUSPENSION_WIPED: Final = LogEvent(
 )
 EVENT_TELEMETRY_PLUGIN_FAILED: Final = LogEvent(
     "telemetry_plugin_failed",
-    "A telemetry plugin raised or overran its bound; told once per plugin and type of error.",
-    ("plugin", "reason", "error_type"),
+    "A telemetry plugin raised or overran its bound; told once per plugin, type of error and problem.",
+    ("plugin", "reason", "error_type", "problem"),
     "error",
 )
 

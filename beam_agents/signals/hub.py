@@ -14,6 +14,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
+from beam_agents.errors import InvalidArgument, PluginUnusable
 from beam_agents.signals import catalogue, losses
 from beam_agents.signals.aggregates import process_aggregates
 from beam_agents.signals.in_flight import in_flight
@@ -134,7 +135,9 @@ class _Shared:
 
     def lost(self, reason: DropReason, error: BaseException) -> None:
         """Count a fault."""
-        losses.count_lost(self.name, reason.value, type(error).__name__)
+        # No other exception's text is known to hold no content.
+        problem = error.problem if isinstance(error, InvalidArgument | PluginUnusable) else ""
+        losses.count_lost(self.name, reason.value, type(error).__name__, problem=problem)
 
     def begin_flush(self, timeout_s: float) -> threading.Event | None:
         """Start a flush and return what is set at its end; None where there is nothing to wait for."""

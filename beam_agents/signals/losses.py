@@ -16,44 +16,47 @@ __all__ = ["FaultListener", "count_lost", "dropped", "forget", "hear_faults", "u
 
 _logger = logging.getLogger(__name__)
 
-FaultListener: TypeAlias = "Callable[[str, str, str], bool]"
-"""Is told of a plugin's fault (plugin, reason, error_type) and returns whether it writes that. It must
-neither wait nor raise."""
+FaultListener: TypeAlias = "Callable[[str, str, str, str], bool]"
+"""Is told of a plugin's fault (plugin, reason, error_type, problem) and returns whether it writes that. It
+must neither wait nor raise."""
 
 _counts: Counter[tuple[str, str]] = Counter()
-_told: dict[tuple[str, str], str] = {}
-"""The first reason of each (plugin, error_type)."""
+_told: dict[tuple[str, str, str], str] = {}
+"""The first reason of each (plugin, error_type, problem)."""
 _listeners: list[FaultListener] = []
 _lock = threading.Lock()
 
 
-def count_lost(plugin: str, reason: str, error_type: str = "", amount: int = 1) -> None:
+def count_lost(plugin: str, reason: str, error_type: str = "", amount: int = 1, problem: str = "") -> None:
     """Count signals that a plugin lost.
 
     Args:
         plugin: The plugin's name.
         reason: Why: a :class:`~beam_agents.signals.types.DropReason`, or a short word of the plugin's own.
-        error_type: The class of what was raised; it is logged, once per plugin and class, or
+        error_type: The class of what was raised; it is logged, once per plugin, class and problem, or
             told to those who hear faults.
         amount: How many were lost.
+        problem: What is wrong and what would mend it, if that is known: configuration, never content.
     """
     with _lock:
         _counts[plugin, reason] += amount
-        first = bool(error_type) and (plugin, error_type) not in _told
+        kind = plugin, error_type, problem
+        first = bool(error_type) and kind not in _told
         if first:
-            _told[plugin, error_type] = reason
+            _told[kind] = reason
         listeners = tuple(_listeners)
     if not first:
         return
     # All of them are told, whichever writes it.
-    written = [listener(plugin, reason, error_type) for listener in listeners]
+    written = [listener(plugin, reason, error_type, problem) for listener in listeners]
     if not any(written):
         _logger.error(
-            "%s plugin=%s reason=%s error_type=%s",
+            "%s plugin=%s reason=%s error_type=%s%s",
             catalogue.EVENT_TELEMETRY_PLUGIN_FAILED.name,
             plugin,
             reason,
             error_type,
+            f" problem={problem}" if problem else "",
         )
 
 
@@ -65,8 +68,8 @@ def hear_faults(listener: FaultListener) -> None:
     with _lock:
         _listeners.append(listener)
         told = dict(_told)
-    for (plugin, error_type), reason in told.items():
-        listener(plugin, reason, error_type)
+    for (plugin, error_type, problem), reason in told.items():
+        listener(plugin, reason, error_type, problem)
 
 
 def unhear_faults(listener: FaultListener) -> None:

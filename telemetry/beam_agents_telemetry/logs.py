@@ -143,11 +143,13 @@ class LoggingObserver(Observer):
         """Return how long it is until a window ends, seconds; None where there is none."""
         return self._repeats.wait_s()
 
-    def _plugin_failed(self, plugin: str, reason: str, error_type: str) -> bool:
+    def _plugin_failed(self, plugin: str, reason: str, error_type: str, problem: str) -> bool:
         if plugin == self._name:
             # What cannot write had better not tell of it.
             return False
         told = {"plugin": plugin, "reason": reason, "error_type": error_type}
+        if problem:
+            told["problem"] = problem
         self._writer.put({**_line(catalogue.EVENT_TELEMETRY_PLUGIN_FAILED, time.time_ns()), **told})
         return True
 

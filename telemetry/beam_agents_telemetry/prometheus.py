@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from beam_agents.errors import PluginUnusable
 from beam_agents.signals.losses import count_lost
 from beam_agents.signals.observer import Observer
 from beam_agents_telemetry.options import OptionChecks
@@ -96,16 +97,13 @@ class PrometheusMetrics:
         """Start the endpoint.
 
         Raises:
-            OSError: No port is free, or a file cannot be read.
-            ValueError: The password file is empty.
+            PluginUnusable: No port is free, or a file cannot be read, or the password file is empty.
         """
         try:
-            observer = PrometheusObserver(self)
+            return PrometheusObserver(self)
         except (OSError, ValueError) as error:
-            # Who runs the worker needs to know what to mend; it is told of files and ports, never a secret.
-            _logger.error("%s: no endpoint: %s", NAME, error)  # noqa: TRY400 - the traceback tells no more
-            raise
-        return observer
+            # It is told of files and ports, never a secret.
+            raise PluginUnusable(f"no endpoint: {error}") from error
 
 
 class PrometheusObserver(Observer):
@@ -139,15 +137,20 @@ class PrometheusObserver(Observer):
                 self._target = _advertise(plugin, self.server.port)
             except OSError as error:
                 # Whoever knows the port can scrape it all the same.
-                _logger.error("%s: no target file: %s", NAME, error)  # noqa: TRY400 - the traceback tells no more
-                count_lost(NAME, "discovery")
+                problem = (
+                    f"no target file in {plugin.sd_dir}: {error.strerror}; Prometheus does not find this "
+                    f"process, whose metrics are at {self.url}/metrics"
+                )
+                count_lost(NAME, "discovery", type(error).__name__, problem=problem)
         _logger.info("%s: serving %s/metrics", NAME, self.url)
 
     def close(self, timeout_s: float) -> None:
         """Take the target out of the discovery and free the port, within the bound."""
-        if self._target is not None:
-            self._target.remove()
-        self.server.stop(timeout_s)
+        try:
+            if self._target is not None:
+                self._target.remove()
+        finally:
+            self.server.stop(timeout_s)
 
 
 def _listen(plugin: PrometheusMetrics, pages: Pages, tls: CertificateFiles | None) -> BoundedServer:

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -136,6 +137,8 @@ def remove_abandoned(folder: Path, me: Owner) -> list[Path]:
         owner = Owner(named["host"], int(named["namespace"]), int(named["pid"]), int(named["started"]))
         if (owner.host, owner.namespace) != (me.host, me.namespace) or owner.alive:
             continue
-        path.unlink(missing_ok=True)
-        removed.append(path)
+        # Another user's stay where the folder has it so.
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+            removed.append(path)
     return removed
