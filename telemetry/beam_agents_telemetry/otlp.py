@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -13,36 +15,39 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, set_span
 from beam_agents.signals import Observer, Record, count_lost
 from beam_agents_telemetry.options import OptionChecks
 from beam_agents_telemetry.otlp_content import ContentAttributes, check_redact, load_redact
+from beam_agents_telemetry.otlp_environment import (
+    Environment,
+    Overrides,
+    read_environment,
+    without_effect,
+)
 from beam_agents_telemetry.otlp_export import (
     THREAD_PREFIX,
     ApplicationSink,
-    ExporterSink,
-    MetricSender,
     application_provider,
-    otlp_disabled,
-    process_resource,
-    read_headers,
     share_provider,
     suppress_instrumentation,
 )
 from beam_agents_telemetry.otlp_metrics import MetricsLoop
 from beam_agents_telemetry.otlp_options import base_url
+from beam_agents_telemetry.otlp_process import DEFAULTS, ProcessSetup
 from beam_agents_telemetry.otlp_queue import SendQueue
-from beam_agents_telemetry.otlp_sampling import bound_of, did_something, head_sampled, worth_keeping
+from beam_agents_telemetry.otlp_sampling import did_something, worth_keeping
 from beam_agents_telemetry.otlp_spans import SpanData, span_context, spans_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextvars import Token
 
     from opentelemetry.context import Context
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
     from beam_agents_telemetry.otlp_export import SpanSink
 
 __all__ = ["OpenTelemetry", "OpenTelemetryObserver"]
+
+_logger = logging.getLogger(__name__)
 
 NAME: Final = "otlp"
 _CHECKS: Final = OptionChecks(NAME)
@@ -63,15 +68,18 @@ class OpenTelemetry:
         headers_file: An absolute path, there on every worker, of a file with one ``name=value`` per line: the
             headers of each request. Empty for ``OTEL_EXPORTER_OTLP_HEADERS``.
         sample_ratio: Which share of the traces is kept that no ``traceparent`` decides on, from 0 to 1.
-            Failures, retries and refused writes are kept whatever it is.
+            None for what ``OTEL_TRACES_SAMPLER`` says, else 0.01. Failures, retries and refused writes are
+            kept whatever it is.
         traces: Whether spans are sent.
         metrics: Whether metrics are sent.
-        metrics_period_s: Seconds between two exports of metrics.
+        metrics_period_s: Seconds between two exports of metrics. None for what
+            ``OTEL_METRIC_EXPORT_INTERVAL`` says, else 15.
         exponential_histograms: Whether histograms are sent as exponential ones.
         detail: Whether the time from an activation's first save to its flush is a span as well.
         set_global: Whether a tracer provider is set for the whole process where the application has none, so
             that an agent's own spans are sent as well.
-        timeout_s: Seconds that one request may take, retries included.
+        timeout_s: Seconds that one request may take, retries included. None for what
+            ``OTEL_EXPORTER_OTLP_TIMEOUT`` says, else 10.
         max_queued_spans: Spans that wait to be sent, at most; what comes on top is dropped and counted.
         max_batch_spans: Spans of one request, about.
         max_activation_spans: Spans of one activation, at most.
@@ -84,18 +92,20 @@ class OpenTelemetry:
     Raises:
         InvalidArgument: An option has a value that it may not have, or does not fit to another.
         InvalidArgumentType: An option is of a type that it may not be of.
+
+    One of OpenTelemetry's standard variables that asks for what cannot be done raises InvalidArgument, too.
     """
 
     endpoint: str = ""
     headers_file: str = ""
-    sample_ratio: float = 0.01
+    sample_ratio: float | None = None
     traces: bool = True
     metrics: bool = True
-    metrics_period_s: float = 15.0
+    metrics_period_s: float | None = None
     exponential_histograms: bool = False
     detail: bool = False
     set_global: bool = False
-    timeout_s: float = 10.0
+    timeout_s: float | None = None
     max_queued_spans: int = 8_192
     max_batch_spans: int = 512
     max_activation_spans: int = 512
@@ -110,13 +120,21 @@ class OpenTelemetry:
             "redact": check_redact(_CHECKS, self.redact),
         }
         for option, least, most in _NUMBERS:
-            checked[option] = _CHECKS.number(option, getattr(self, option), least, most)
+            given = getattr(self, option)
+            if given is not None or option not in DEFAULTS:
+                checked[option] = _CHECKS.number(option, given, least, most)
         for option, at_least, at_most in _WHOLES:
             checked[option] = _CHECKS.whole(option, getattr(self, option), at_least, at_most)
         for option in _SWITCHES:
             checked[option] = _CHECKS.switch(option, getattr(self, option))
         for option, value in checked.items():
             object.__setattr__(self, option, value)
+        self._check_fit()
+        # The worker's counts, but most often they are alike, and here somebody is looking.
+        if not self._environment().disabled and (unread := without_effect(os.environ)):
+            _logger.warning("%s: these variables have no effect here: %s", NAME, ", ".join(unread))
+
+    def _check_fit(self) -> None:
         if self.headers_file and not self.headers_file.startswith("/"):
             raise _CHECKS.problem("headers_file must be an absolute path, there on every worker")
         if not self.traces and not self.metrics:
@@ -134,8 +152,14 @@ class OpenTelemetry:
         return NAME
 
     def build(self) -> Observer:
-        """Make the observer of this process."""
-        if otlp_disabled():
+        """Make the observer of this process.
+
+        Raises:
+            InvalidArgument: One of this process's variables asks for what cannot be done.
+            PluginUnusable: A file or a function is not there that an option or a variable names.
+        """
+        environment = self._environment()
+        if environment.disabled or not (environment.traces or environment.metrics):
             return Observer()
         kinds = {
             (True, False): OpenTelemetryObserver,
@@ -143,7 +167,18 @@ class OpenTelemetry:
             (True, True): _Capturing,
             (False, True): _CapturingAlone,
         }
-        return kinds[self.metrics, self.capture_content](self)
+        return kinds[bool(environment.metrics), self.capture_content](self, environment)
+
+    def _environment(self) -> Environment:
+        given = Overrides(
+            traces=self.traces,
+            metrics=self.metrics,
+            endpoint=bool(self.endpoint),
+            sample_ratio=self.sample_ratio is not None,
+            timeout_s=self.timeout_s is not None,
+            metrics_period_s=self.metrics_period_s is not None,
+        )
+        return read_environment(_CHECKS, os.environ, given)
 
 
 _NUMBERS: Final = (
@@ -165,11 +200,10 @@ class OpenTelemetryObserver(Observer):
 
     reads_aggregates: ClassVar[bool] = True
 
-    def __init__(self, options: OpenTelemetry) -> None:
-        resource = process_resource()
-        headers = read_headers(options.headers_file)
-        self._traces = _Traces(options, headers, resource) if options.traces else None
-        self._metrics = _metrics_loop(options, headers, resource) if options.metrics else None
+    def __init__(self, options: OpenTelemetry, environment: Environment) -> None:
+        process = ProcessSetup(options, environment)
+        self._traces = _Traces(options, process) if environment.traces else None
+        self._metrics = _metrics_loop(process) if environment.metrics else None
 
     def activation_started(self, record: Record) -> None:
         """Decide whether its trace is kept, and make its span the current one of this thread."""
@@ -242,18 +276,16 @@ class _CurrentSpan(NonRecordingSpan):
 class _Traces:
     """Spans: which are kept, the current one of each thread, and their way out."""
 
-    def __init__(self, options: OpenTelemetry, headers: Mapping[str, str] | None, resource: Resource) -> None:
+    def __init__(self, options: OpenTelemetry, process: ProcessSetup) -> None:
         self._options = options
-        self._bound = bound_of(options.sample_ratio)
+        self._sampling = process.sampling
         self._content = (
             ContentAttributes(load_redact(options.redact), NAME) if options.capture_content else None
         )
         self._current = threading.local()
         application = application_provider()
         self._sink: SpanSink = (
-            ApplicationSink(application)
-            if application is not None
-            else ExporterSink(options.endpoint, headers, options.timeout_s, resource)
+            ApplicationSink(application) if application is not None else process.span_sink()
         )
         self._queue: SendQueue[Record | ReadableSpan] = SendQueue(
             self._send,
@@ -267,11 +299,11 @@ class _Traces:
         self._unshare: Callable[[], None] | None = None
         if options.set_global and application is None:
             self._unshare = share_provider(
-                options.sample_ratio, resource, lambda span: self._queue.put(span, 1)
+                process.sampling, process.resource, lambda span: self._queue.put(span, 1)
             )
 
     def started(self, record: Record) -> None:
-        sampled = head_sampled(record, self._bound)
+        sampled = self._sampling.keeps(record)
         if sampled:
             record.sampled = True
         token = context_api.attach(set_span_in_context(_CurrentSpan(record, sampled=sampled)))
@@ -286,7 +318,7 @@ class _Traces:
         elif not did_something(record):
             return
         else:
-            sampled = head_sampled(record, self._bound)
+            sampled = self._sampling.keeps(record)
         if sampled or worth_keeping(record):
             record.sampled = True
             weight = min(1 + len(record.steps), self._options.max_activation_spans)
@@ -324,17 +356,13 @@ class _Traces:
         self._sink.close()
 
 
-def _metrics_loop(
-    options: OpenTelemetry, headers: Mapping[str, str] | None, resource: Resource
-) -> MetricsLoop:
-    sender = MetricSender(
-        options.endpoint, headers, options.timeout_s, resource, exponential=options.exponential_histograms
-    )
+def _metrics_loop(process: ProcessSetup) -> MetricsLoop:
+    sink = process.metric_sink()
     return MetricsLoop(
-        sender.send,
+        sink.send,
         lambda error: _lost("metric_export", 1, error),
-        sender.close,
-        period_s=options.metrics_period_s,
+        sink.close,
+        period_s=process.metrics_period_s,
         name=f"{THREAD_PREFIX}-metrics",
         on_thread=suppress_instrumentation,
     )

@@ -7,6 +7,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from beam_agents.errors import PluginUnusable
 from beam_agents.signals import Content, catalogue, count_lost
 from beam_agents.signals import conventions as otel
 
@@ -45,16 +46,20 @@ def load_redact(name: str) -> Redact:
     """Return the hook of a name that :func:`check_redact` passed; without one, bytes are shown as UTF-8.
 
     Raises:
-        ImportError: Its module is not there.
-        AttributeError: The module has no such function.
-        TypeError: It cannot be called.
+        PluginUnusable: It is not there, or cannot be called.
     """
     if not name:
         return _as_text
     module, _, function = name.partition(":")
-    redact: object = getattr(import_module(module), function)
+    try:
+        redact: object = getattr(import_module(module), function, None)
+    except Exception as error:
+        # What a module raises at its import may be anything.
+        raise PluginUnusable(
+            f"redact: the module {module} cannot be imported: {type(error).__name__}"
+        ) from error
     if not callable(redact):
-        raise TypeError("OpenTelemetry.redact must name a function")
+        raise PluginUnusable(f"redact: the module {module} has no function {function}")
     return cast("Redact", redact)
 
 

@@ -31,6 +31,7 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, Status, StatusCode, set_span_in_context
 
+from beam_agents.errors import PluginUnusable
 from beam_agents_telemetry.otlp_http import bounded_session
 from beam_agents_telemetry.otlp_metrics import metrics_data
 from beam_agents_telemetry.otlp_spans import MAX_EVENTS, SCOPE, SpanData
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from beam_agents.signals import Snapshot
+    from beam_agents_telemetry.otlp_sampling import Sampling
 
 __all__ = [
     "THREAD_PREFIX",
@@ -46,11 +48,12 @@ __all__ = [
     "ExportFailed",
     "ExporterSink",
     "MetricSender",
+    "MetricSink",
     "SpanSink",
     "application_provider",
-    "otlp_disabled",
     "process_resource",
     "read_headers",
+    "readable",
     "share_provider",
     "suppress_instrumentation",
 ]
@@ -67,27 +70,28 @@ class ExportFailed(Exception):
     """A receiver did not take what was sent. It says no more: a receiver's words are not ours to log."""
 
 
-def otlp_disabled() -> bool:
-    """Tell whether OpenTelemetry is off for the whole process: ``OTEL_SDK_DISABLED``."""
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-
-
 def read_headers(path: str) -> dict[str, str] | None:
     """Return the headers of a file of ``name=value`` lines; None for no file.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: A line is of another form; it is named by its number alone.
+        PluginUnusable: It cannot be read, or a line is of another form; that is named by its number alone.
     """
     if not path:
         return None
     headers: dict[str, str] = {}
-    for number, line in enumerate(pathlib.Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise PluginUnusable(f"headers_file cannot be read: {error}") from error
+    except UnicodeDecodeError:
+        # Without the cause, whose text has a part of it.
+        raise PluginUnusable("headers_file is no UTF-8 text") from None
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            raise ValueError(f"OpenTelemetry.headers_file: line {number} is not name=value")
+            raise PluginUnusable(f"headers_file: line {number} is not name=value")
         headers[name.strip().lower()] = value.strip()
     return headers
 
@@ -112,7 +116,7 @@ def suppress_instrumentation() -> None:
 class SpanSink(Protocol):
     """Where finished spans go. Used on one thread."""
 
-    def send(self, spans: Sequence[SpanData | ReadableSpan]) -> None:
+    def send(self, spans: Sequence[SpanData | ReadableSpan], /) -> None:
         """Send spans.
 
         Raises:
@@ -122,6 +126,22 @@ class SpanSink(Protocol):
 
     def flush(self, timeout_s: float) -> None:
         """Have what lies behind it send what it has."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class MetricSink(Protocol):
+    """Where snapshots go. Used on one thread."""
+
+    def send(self, snapshot: Snapshot, /) -> None:
+        """Send one.
+
+        Raises:
+            ExportFailed: It was not taken.
+        """
         ...
 
     def close(self) -> None:
@@ -148,10 +168,9 @@ class ExporterSink:
         )
         self._resource = resource
 
-    def send(self, spans: Sequence[SpanData | ReadableSpan]) -> None:
+    def send(self, spans: Sequence[SpanData | ReadableSpan], /) -> None:
         """Export them, in one request."""
-        readable = [_readable(each, self._resource) if isinstance(each, SpanData) else each for each in spans]
-        if self._exporter.export(readable) is not SpanExportResult.SUCCESS:
+        if self._exporter.export(readable(spans, self._resource)) is not SpanExportResult.SUCCESS:
             raise ExportFailed
 
     def flush(self, timeout_s: float) -> None:
@@ -160,6 +179,11 @@ class ExporterSink:
     def close(self) -> None:
         """Stop retries and close the connections."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the exporter's own
+
+
+def readable(spans: Sequence[SpanData | ReadableSpan], resource: Resource) -> list[ReadableSpan]:
+    """Return spans as exporters read them."""
+    return [_readable(each, resource) if isinstance(each, SpanData) else each for each in spans]
 
 
 def _readable(span: SpanData, resource: Resource) -> ReadableSpan:
@@ -206,7 +230,7 @@ class ApplicationSink:
             span_limits=provider._span_limits,  # noqa: SLF001 - as above
         )
 
-    def send(self, spans: Sequence[SpanData | ReadableSpan]) -> None:
+    def send(self, spans: Sequence[SpanData | ReadableSpan], /) -> None:
         """Start and end them, with the times that they had."""
         for each in spans:
             if isinstance(each, SpanData):
@@ -277,8 +301,10 @@ class _Handover(SpanProcessor):
 class _SharedProvider(TracerProvider):
     """The provider that is set for the process where the application has none. It stays, as such do."""
 
-    def __init__(self, ratio: float, resource: Resource) -> None:
-        super().__init__(ParentBased(TraceIdRatioBased(ratio)), resource, shutdown_on_exit=False)
+    def __init__(self, sampling: Sampling, resource: Resource) -> None:
+        by_id = TraceIdRatioBased(sampling.ratio)
+        sampler = ParentBased(by_id) if sampling.parent_based else by_id
+        super().__init__(sampler, resource, shutdown_on_exit=False)
         self.handover = _Handover()
         self.add_span_processor(self.handover)
 
@@ -287,16 +313,16 @@ _provider_lock = threading.Lock()
 
 
 def share_provider(
-    ratio: float, resource: Resource, take: Callable[[ReadableSpan], None]
+    sampling: Sampling, resource: Resource, take: Callable[[ReadableSpan], None]
 ) -> Callable[[], None]:
     """Set a tracer provider for the process, whose ended spans go to ``take``; return what ends that.
 
-    The first one's ratio and resource stay: a process's provider can be set once.
+    The first one's sampling and resource stay: a process's provider can be set once.
     """
     with _provider_lock:
         provider = trace.get_tracer_provider()
         if not isinstance(provider, _SharedProvider):
-            provider = _SharedProvider(ratio, resource)
+            provider = _SharedProvider(sampling, resource)
             trace.set_tracer_provider(provider)
         handover = provider.handover
         handover.take = take
@@ -339,7 +365,7 @@ class MetricSender:
         self._resource = resource
         self._exponential = exponential
 
-    def send(self, snapshot: Snapshot) -> None:
+    def send(self, snapshot: Snapshot, /) -> None:
         """Export a snapshot.
 
         Raises:

@@ -9,7 +9,7 @@ from beam_agents.signals import Outcome, catalogue
 if TYPE_CHECKING:
     from beam_agents.signals import Record
 
-__all__ = ["bound_of", "did_something", "head_sampled", "worth_keeping"]
+__all__ = ["Sampling", "did_something", "worth_keeping"]
 
 _LOW_64_BITS: Final = (1 << 64) - 1
 
@@ -30,21 +30,34 @@ _TELLING_EVENTS: Final = frozenset(
 )
 
 
-def bound_of(ratio: float) -> int:
-    """Return what the low 64 bits of a kept trace's id are below: OpenTelemetry's TraceIdRatioBased."""
-    return round(ratio * (_LOW_64_BITS + 1))
-
-
-def head_sampled(record: Record, bound: int) -> bool:
-    """Decide at the start: as whoever sent the event did, else by the trace's id.
+class Sampling:
+    """What is decided at the start: as whoever sent the event did, else by the trace's id.
 
     All workers and all attempts decide alike, and as any other service with the same ratio does.
+
+    Args:
+        ratio: Which share of the traces is kept.
+        parent_based: Whether a ``traceparent`` that the event brought decides before that.
+
+    Attributes:
+        ratio: As given.
+        parent_based: As given.
     """
-    parent = record.parent
-    if parent is not None:
-        return parent.sampled
-    # An id is worked out only where it decides something.
-    return bound > 0 and (bound > _LOW_64_BITS or int(record.trace_id[16:], 16) < bound)
+
+    def __init__(self, ratio: float, *, parent_based: bool = True) -> None:
+        self.ratio = ratio
+        self.parent_based = parent_based
+        # What the low 64 bits of a kept trace's id are below: OpenTelemetry's TraceIdRatioBased.
+        self._bound = round(ratio * (_LOW_64_BITS + 1))
+
+    def keeps(self, record: Record) -> bool:
+        """Decide for the trace of what has begun."""
+        parent = record.parent if self.parent_based else None
+        if parent is not None:
+            return parent.sampled
+        bound = self._bound
+        # An id is worked out only where it decides something.
+        return bound > 0 and (bound > _LOW_64_BITS or int(record.trace_id[16:], 16) < bound)
 
 
 def worth_keeping(record: Record) -> bool:

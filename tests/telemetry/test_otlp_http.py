@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ from beam_agents import AgentConfig, AgentContext, Complete
 from beam_agents.signals import losses
 from beam_agents.testing import AgentHarness, event
 from beam_agents_telemetry.otlp import OpenTelemetry
+from tests.servers import hostile
 from tests.servers.certificates import Certificates
 
 if TYPE_CHECKING:
@@ -104,3 +106,65 @@ def test_a_certificate_that_does_not_verify_gets_nothing(collector: Collector) -
     assert collector.seen == []
     assert losses.dropped()["otlp", "span_export"] == 3
     assert losses.dropped()["otlp", "metric_export"] >= 1
+
+
+def test_traces_and_metrics_may_go_to_places_of_their_own(
+    collector: Collector, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"{collector.url}/all/")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/spans?of=ours")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-team=tracers")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+    run(OpenTelemetry())
+    assert losses.dropped() == {}
+    assert {(path, given.get("x-team")) for path, given in collector.seen} == {
+        ("/spans?of=ours", "tracers"),
+        ("/all/v1/metrics", None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("traces", "metrics", "sent", "printed"),
+    [
+        ("none", "otlp", {"/v1/metrics"}, set()),
+        ("console,otlp", "none", {"/v1/traces"}, {"invoke_agent agent"}),
+        ("console", "console", set(), {"invoke_agent agent", "beam_agents.activations"}),
+    ],
+)
+def test_where_signals_go_may_be_set_by_variables(
+    traces: str,
+    metrics: str,
+    sent: set[str],
+    printed: set[str],
+    collector: Collector,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", traces)
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", metrics)
+    run(OpenTelemetry(sample_ratio=1))
+    assert losses.dropped() == {}
+    assert {path for path, _ in collector.seen} == sent
+    names = set()
+    for line in capfd.readouterr().out.splitlines():
+        found = json.loads(line)
+        scopes = [
+            scope for resource in found.get("resource_metrics", ()) for scope in resource["scope_metrics"]
+        ]
+        names |= {metric["name"] for scope in scopes for metric in scope["metrics"]} or {found.get("name")}
+    assert names & {"invoke_agent agent", "beam_agents.activations"} == printed
+
+
+def test_a_request_takes_no_longer_than_the_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
+    losses.forget()
+    with hostile.running("hanging") as hanging:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", hanging.endpoint)
+        run(OpenTelemetry(sample_ratio=1))
+        # By ten seconds, the default, the close would have given up instead.
+        assert losses.dropped().keys() == {("otlp", "span_export"), ("otlp", "metric_export")}
+    losses.forget()

@@ -6,6 +6,7 @@ import inspect
 import re
 import traceback
 from pathlib import Path
+from types import NoneType
 
 import pytest
 
@@ -23,7 +24,7 @@ OPTIONS = [
 NUMBERS = [
     (name, option)
     for name, option in OPTIONS
-    if type(inspect.signature(PLUGINS[name]).parameters[option].default) in {int, float}
+    if type(inspect.signature(PLUGINS[name]).parameters[option].default) in {int, float, NoneType}
 ]
 MARK = "sk-secret"
 
@@ -40,6 +41,9 @@ def test_nothing_is_left_out() -> None:
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 @pytest.mark.parametrize("value", [None, b"1", ["1"], object(), 1j, b""])
 def test_a_wrong_type_is_told(name: str, option: str, value: object) -> None:
+    if value is None and inspect.signature(PLUGINS[name]).parameters[option].default is None:
+        made(name, option, value)
+        return
     with pytest.raises(TypeError, match=rf"^{name}: {option} must be .*, not of the type \w+$") as told:
         made(name, option, value)
     assert isinstance(told.value, InvalidArgument)

@@ -6,6 +6,7 @@ import multiprocessing
 import pathlib
 import pickle
 import re
+import traceback
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -16,13 +17,15 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
+from beam_agents.errors import PluginUnusable
 from beam_agents.signals import Exemplar, Histogram, Record, Series, Snapshot, catalogue, resolve_plugins
 from beam_agents.signals import attributes as ours
 from beam_agents.signals.trace import format_traceparent
 from beam_agents_telemetry.otlp import OpenTelemetry, OpenTelemetryObserver
 from beam_agents_telemetry.otlp_export import process_resource, read_headers
 from beam_agents_telemetry.otlp_metrics import metrics_data
-from beam_agents_telemetry.otlp_sampling import bound_of, did_something, head_sampled, worth_keeping
+from beam_agents_telemetry.otlp_process import DEFAULTS
+from beam_agents_telemetry.otlp_sampling import Sampling, did_something, worth_keeping
 from beam_agents_telemetry.otlp_spans import spans_of
 
 if TYPE_CHECKING:
@@ -97,20 +100,21 @@ def test_without_metrics_nothing_is_summed_up() -> None:
     assert OpenTelemetryObserver.reads_aggregates
 
 
-def test_opentelemetry_may_be_off_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert not isinstance(OpenTelemetry().build(), OpenTelemetryObserver)
-
-
 def test_headers_come_from_a_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "headers"
     path.write_text("# of the vendor\n\nAuthorization=Bearer a=b\nx-team = agents\n")
     assert read_headers(str(path)) == {"authorization": "Bearer a=b", "x-team": "agents"}
     assert read_headers("") is None
     path.write_text("a=b\nSECRET\n")
-    with pytest.raises(ValueError, match="line 2") as raised:
+    with pytest.raises(PluginUnusable, match="line 2") as raised:
         read_headers(str(path))
     assert "SECRET" not in str(raised.value)
+    path.write_bytes(b"authorization=SECRET\xff")
+    with pytest.raises(PluginUnusable, match="no UTF-8 text") as raised:
+        read_headers(str(path))
+    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+    with pytest.raises(PluginUnusable, match=f"cannot be read: .*{tmp_path}"):
+        read_headers(str(tmp_path / "none"))
 
 
 def test_a_process_is_told_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +140,15 @@ def test_the_share_is_chosen_as_opentelemetry_does(seq: int, ratio: float) -> No
     record = make_record()
     record.seq = seq
     theirs = TraceIdRatioBased(ratio).should_sample(None, int(record.trace_id, 16), "").decision
-    assert head_sampled(record, bound_of(ratio)) == (theirs is Decision.RECORD_AND_SAMPLE)
+    assert Sampling(ratio).keeps(record) == (theirs is Decision.RECORD_AND_SAMPLE)
 
 
 @pytest.mark.parametrize("sampled", [True, False])
 def test_whoever_sent_the_event_decides(*, sampled: bool) -> None:
     record = make_record()
     record.traceparent = format_traceparent("1" * 32, "2" * 16, sampled=sampled)
-    assert head_sampled(record, bound_of(0 if sampled else 1)) is sampled
+    assert Sampling(0 if sampled else 1).keeps(record) is sampled
+    assert Sampling(0 if sampled else 1, parent_based=False).keeps(record) is not sampled
 
 
 def test_what_went_wrong_is_kept() -> None:
@@ -290,7 +295,6 @@ def test_a_gauge_has_no_start_and_a_counter_has() -> None:
 def test_the_page_has_every_option_with_its_default() -> None:
     page = pathlib.Path(__file__).parents[3] / "docs" / "telemetry" / "otlp.md"
     rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? *\|", page.read_text(encoding="utf-8"), re.MULTILINE)
-    options = [
-        (each.name, "" if each.default == "" else repr(each.default)) for each in fields(OpenTelemetry)
-    ]
+    defaults = {each.name: DEFAULTS.get(each.name, each.default) for each in fields(OpenTelemetry)}
+    options = [(name, "" if default == "" else repr(default)) for name, default in defaults.items()]
     assert [row for row in rows if row[0] in dict(options)] == options
