@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from beam_agents.errors import StateUndecodable, StateVersionUnsupported
@@ -44,5 +44,5 @@ def plan_repair(rows: Sequence[StoreRow], seq: int) -> RepairPlan:
             plan.unreadable.append(row)
             continue
         rec = encode_record(record.value, seq, record.updated_at_ms)
-        plan.lowered.append((row, replace(row, seq=seq, rec=rec)))
+        plan.lowered.append((row, row._replace(seq=seq, rec=rec)))
     return plan

@@ -45,7 +45,10 @@ def test_a_row_comes_back_byte_for_byte(store: MemoryStore, entity: bytes, run: 
     written = row(entity, "profile", 7, bytes(range(256)))
     assert run(store.load(entity, "profile")) is None
     assert run(store.save_many([written])) == [UpsertResult.APPLIED]
-    assert run(store.load(entity, "profile")) == written
+    found = run(store.load(entity, "profile"))
+    assert found == written
+    # A driver might give what only compares equal, such as a bytearray or a subclass of int.
+    assert [type(column) for column in found] == [type(column) for column in written]
 
 
 def test_an_equal_seq_rewrites_and_a_lower_one_is_stale(store: MemoryStore, entity: bytes, run: Run) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -78,8 +78,7 @@ class MemoryRecord:
     updated_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowId:
+class RowId(NamedTuple):
     """Where a row is. Ordered by the entity key's bytes, then by the key's UTF-8 bytes, on every backend.
 
     Attributes:
@@ -96,9 +95,10 @@ class RowId:
         return self.entity_key, self.key.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRow:
+class StoreRow(NamedTuple):
     """A row as a store holds it.
+
+    A tuple, because one search makes hundreds, and a frozen dataclass takes thrice as long to make.
 
     Attributes:
         entity_key: The entity.
@@ -118,6 +118,11 @@ class StoreRow:
     def row_id(self) -> RowId:
         """Where it is."""
         return RowId(self.entity_key, self.key)
+
+    @property
+    def sort_key(self) -> tuple[bytes, bytes]:
+        """What rows are ordered by: their RowId's."""
+        return self.entity_key, self.key.encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from beam_agents.errors import StoreError, StoreTimeout, StoreUnavailable
 from beam_agents.memory.stores.contract import MemoryStore, StoreRow
@@ -52,8 +52,7 @@ class RetryPolicy:
         return float(fraction * min(self.longest_delay_s, self.first_delay_s * 2 ** (failures - 1)))
 
 
-@dataclass(frozen=True, slots=True)
-class StoreAttempt:
+class StoreAttempt(NamedTuple):
     """One attempt at a call.
 
     Attributes:
@@ -67,8 +66,7 @@ class StoreAttempt:
     error_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
+class StoreCall(NamedTuple):
     """One call as its caller saw it, with all attempts.
 
     Attributes:

@@ -61,7 +61,7 @@ class InProcessStore(MemoryStore):
                 for row in rows.by_id.values()
                 if row.entity_key == entity_key and row.key.startswith(prefix)
             ]
-        return sorted(found, key=lambda row: row.row_id.sort_key)[:limit]
+        return sorted(found, key=lambda row: row.sort_key)[:limit]
 
     async def save_many(self, rows: Sequence[StoreRow]) -> list[UpsertResult]:
         """Upsert rows under the guard."""
@@ -101,12 +101,12 @@ class InProcessAdmin(StoreAdmin):
         """Return the next rows after a place."""
         held = _current()
         with held.lock:
-            rows = sorted(held.by_id.values(), key=lambda row: row.row_id.sort_key)
+            rows = sorted(held.by_id.values(), key=lambda row: row.sort_key)
         return [
             row
             for row in rows
             if (entity_key is None or row.entity_key == entity_key)
-            and (after is None or row.row_id.sort_key > after.sort_key)
+            and (after is None or row.sort_key > after.sort_key)
         ][:limit]
 
     async def delete(self, rows: Sequence[StoreRow]) -> int:

@@ -8,7 +8,8 @@ One table, see :data:`DDL`; its ``key`` column holds the key's UTF-8 bytes. What
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from beam_agents.errors import StoreRejected
 from beam_agents.memory.stores.contract import MemoryStore, StoreAdmin, StoreLimits, StoreRow
@@ -97,7 +98,7 @@ class SqlStore(MemoryStore):
         if not rows:
             return []
         # All writers lock rows in the same order, so that overlapping batches wait and don't deadlock.
-        ordered = sorted(rows, key=lambda row: row.row_id.sort_key)
+        ordered = sorted(rows, key=attrgetter("sort_key"))
         parts = chunks(ordered, MAX_ROWS, MAX_STATEMENT_BYTES[self.backend])
 
         async def save(session: Session) -> StoredSeqs:
@@ -114,8 +115,7 @@ class SqlStore(MemoryStore):
 
         seqs = await self.connections.call("flush", save)
         return [
-            UpsertResult.APPLIED if seqs.get(row.row_id.sort_key) == row.seq else UpsertResult.STALE
-            for row in rows
+            UpsertResult.APPLIED if seqs.get(row.sort_key) == row.seq else UpsertResult.STALE for row in rows
         ]
 
     async def ping(self) -> None:
@@ -128,12 +128,15 @@ class SqlStore(MemoryStore):
 
     async def _select(self, operation: str, query: Query, values: Mapping[str, Value]) -> list[StoreRow]:
         found = await self.connections.call(operation, lambda session: query.fetch(session, values))
-        return [store_row(*columns) for columns in found]
+        return _store_rows(found)
 
 
-def store_row(entity_key: bytes, key: bytes, seq: int, rec: bytes, updated_at_ms: int) -> StoreRow:
-    """Return a row of the table as the contract has it."""
-    return StoreRow(bytes(entity_key), bytes(key).decode(), seq, bytes(rec), updated_at_ms)
+def _store_rows(found: Iterable[Sequence[Any]]) -> list[StoreRow]:
+    """Return rows of the table as the contract has them."""
+    return [
+        StoreRow(entity_key, key.decode(), seq, rec, updated_at_ms)
+        for entity_key, key, seq, rec, updated_at_ms in found
+    ]
 
 
 class SqlAdmin(StoreAdmin):
@@ -199,7 +202,7 @@ class SqlAdmin(StoreAdmin):
         found = await self._connections.call(
             "scan", lambda session: self._statements.scan(session, place, limit, entity_key)
         )
-        return [store_row(*columns) for columns in found]
+        return _store_rows(found)
 
     async def delete(self, rows: Sequence[StoreRow]) -> int:
         """Delete rows that still have the seq that is given; return how many were deleted."""

@@ -149,7 +149,7 @@ class Statements:
             found = await self._upsert(len(rows)).fetch_in_order(session, _row_by_row(rows))
             if self._backend == "mysql":
                 found = await self._locked_seqs(len(rows)).fetch(session, _numbered(rows))
-        return {(bytes(entity_key), bytes(key)): seq for entity_key, key, seq in found}
+        return {(entity_key, key): seq for entity_key, key, seq in found}
 
     async def scan(
         self, session: Session, after: tuple[bytes, bytes] | None, limit: int, entity_key: bytes | None
