@@ -1,11 +1,11 @@
-# run, test, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, test, test-phoenix, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROWS ?= 20000
 
-.PHONY: run test bench bench-stores lint proto docs clean
+.PHONY: run test test-phoenix bench bench-stores lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -26,6 +26,15 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+# Arize Phoenix wants versions of its own, and 850 MB.
+$(VENV)/phoenix/.installed: $(STAMP)
+	$(PYTHON) -m venv $(VENV)/phoenix
+	$(VENV)/phoenix/bin/python -m pip install --quiet 'arize-phoenix>=20,<21'
+	touch $@
+
+test-phoenix: $(VENV)/phoenix/.installed
+	BEAM_AGENTS_PHOENIX=$(VENV)/phoenix/bin/phoenix $(BIN)/python -m pytest tests/telemetry/test_phoenix.py
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks --quiet --json run/bench.json
