@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bounded_session"]
 
-MAX_ANSWER_BYTES: Final = 1_048_576
+MAX_ANSWER_BYTES: Final = 65_536
 """A receiver's answer is a few bytes; what is longer is no answer."""
 
 

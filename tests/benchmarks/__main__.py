@@ -78,6 +78,13 @@ WORKLOADS = (
         for store in ("sqlite", "redis")
         for plugins in telemetry.PLUGINS
     ),
+    *(
+        Workload(
+            f"no-op, every trace, collector {kind}",
+            telemetry.activation(workloads.do_nothing, "all, traces at 100 %", collector=kind),
+        )
+        for kind in telemetry.COLLECTORS
+    ),
     Workload("the SDK's own spans", telemetry.bare_sdk),
     *(
         Workload(
@@ -117,6 +124,16 @@ RATIOS = (
         "the SDK's own spans",
         1.0,
         less="no-op, all, traces at 1 %",
+    ),
+    # By one that answers at once, telemetry costs what it costs by itself.
+    *(
+        Ratio(
+            f"every trace, a collector that is {kind}",
+            f"no-op, every trace, collector {kind}",
+            "no-op, all, traces at 100 %",
+            1.05,
+        )
+        for kind in telemetry.COLLECTORS
     ),
     *(
         Ratio(f"3 rows to {store}", f"3 rows to {store}, {plugins}", f"3 rows to {store}, off", goal)

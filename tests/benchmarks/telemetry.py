@@ -18,13 +18,13 @@ from beam_agents import AgentContext, Complete
 from beam_agents.memory.stores.registry import open_admin, open_store
 from beam_agents.memory.stores.uri import parse_store_uri
 from tests.benchmarks import workloads
-from tests.servers import redis
+from tests.servers import hostile, redis
 from tests.servers.process import accepts, free_port, server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["PLUGINS", "SPANS", "activation", "bare_sdk", "remember_and_save"]
+__all__ = ["COLLECTORS", "PLUGINS", "SPANS", "activation", "bare_sdk", "remember_and_save"]
 
 SPANS: Final = 3
 """Spans of an activation that does nothing: the activation, memory.decode and memory.commit."""
@@ -41,6 +41,9 @@ PLUGINS: Final[dict[str, tuple[str, ...]]] = {
     "all, traces at 100 %": ("beam", PROMETHEUS, LOGS, OTLP.replace("{ratio}", "1")),
 }
 """The sets of plugins that are compared, by their names in the report."""
+
+COLLECTORS: Final = hostile.KINDS
+"""The kinds of collector that do harm."""
 
 # Takes whatever is posted and answers at once, as a collector near by would.
 _SINK: Final = """
@@ -78,19 +81,21 @@ async def remember_and_save(ctx: AgentContext) -> Complete:
     return Complete()
 
 
-def activation(agent: object, plugins: str, store: str = "") -> Callable[[int], float]:
+def activation(agent: object, plugins: str, store: str = "", collector: str = "") -> Callable[[int], float]:
     """Return what drives an agent's DoFn directly under a set of plugins.
 
     Args:
         agent: The agent.
         plugins: A key of :data:`PLUGINS`.
         store: ``"sqlite"`` or ``"redis"``: the long-term store; empty for none.
+        collector: One of the kinds of collector that do harm; empty for one that answers at once.
     """
 
     def run(loops: int) -> float:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            port = stack.enter_context(_sink(pathlib.Path(folder)))
+            receiver = _hostile(collector, pathlib.Path(folder)) if collector else _sink(pathlib.Path(folder))
+            port = stack.enter_context(receiver)
             telemetry = tuple(each.format(port=port, folder=folder) for each in PLUGINS[plugins])
             uri = stack.enter_context(_store(store, pathlib.Path(folder))) if store else None
             return workloads.activation(agent, telemetry, longterm_memory=uri)(loops)
@@ -122,6 +127,12 @@ def _sink(folder: pathlib.Path) -> Iterator[int]:
     port = free_port()
     with server([sys.executable, "-c", _SINK, str(port)], lambda: accepts(port), folder / "sink.log"):
         yield port
+
+
+@contextmanager
+def _hostile(kind: str, folder: pathlib.Path) -> Iterator[int]:
+    with hostile.running_aside(kind, folder) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @contextmanager

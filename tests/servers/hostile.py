@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tests.servers.process import free_port
+from tests.servers.process import accepts, free_port, server
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable, Iterator
 
 KINDS = ("refusing", "hanging", "failing", "slow", "endless")
@@ -23,7 +25,7 @@ class HostileServer:
         requests: How many connections it took.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, port: int = 0) -> None:
         self.requests = 0
         self._answer: Callable[[socket.socket], None] | None = None
         self._ended = threading.Event()
@@ -37,7 +39,7 @@ class HostileServer:
             "slow": self._dribble,
             "endless": self._flood,
         }[kind]
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._listener.settimeout(0.05)
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._start(self._accept)
@@ -96,6 +98,19 @@ class HostileServer:
 
 
 @contextmanager
+def running_aside(kind: str, folder: pathlib.Path) -> Iterator[str]:
+    """Run one in a process of its own, which takes no time from the one that is measured; yield its URL."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    if kind == "refusing":
+        yield url
+        return
+    command = [sys.executable, "-m", "tests.servers.hostile", kind, str(port)]
+    with server(command, lambda: accepts(port), folder / "hostile.log"):
+        yield url
+
+
+@contextmanager
 def running(kind: str) -> Iterator[HostileServer]:
     """Run a server of one of :data:`KINDS` while the block runs."""
     hostile = HostileServer(kind)
@@ -103,3 +118,8 @@ def running(kind: str) -> Iterator[HostileServer]:
         yield hostile
     finally:
         hostile.close()
+
+
+if __name__ == "__main__":
+    HostileServer(sys.argv[1], int(sys.argv[2]))
+    threading.Event().wait()
