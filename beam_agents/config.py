@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from beam_agents.checks import check_int, kind_of
+from beam_agents.checks import check_int, check_text, kind_of
 from beam_agents.memory.compaction import Compactor, DropOldestCompactor, SummarizeCompactor
 from beam_agents.memory.expiry import ExpireHook, check_hook
 from beam_agents.memory.stores.uri import parse_store_uri, redact
@@ -44,8 +44,7 @@ class Tool:
     call: Callable[[bytes], Awaitable[bytes]] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ValueError(f"Tool.name must be a non-empty str, not {self.name!r}")
+        check_text("Tool.name", self.name)
         if not is_async_callable(self.call):
             raise TypeError(f"Tool.call of {self.name!r} must be an async function, not {kind_of(self.call)}")
 

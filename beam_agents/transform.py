@@ -12,6 +12,7 @@ from apache_beam import typehints
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 
+from beam_agents.checks import check_text
 from beam_agents.config import AgentConfig, is_async_callable
 from beam_agents.runtime.activation import MAX_EVENT_MS, MIN_EVENT_MS
 from beam_agents.runtime.dofn import make_dofn
@@ -80,8 +81,8 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
         if config is not None and not isinstance(config, AgentConfig):
             raise TypeError(f"RunAgent's config must be an AgentConfig, not {type(config).__name__}")
         for argument, value in (("name", name), ("pipeline", pipeline)):
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ValueError(f"RunAgent's {argument} must be a non-empty str, not {value!r}")
+            if value is not None:
+                check_text(f"RunAgent's {argument}", value)
         self._agent = agent
         self._config = config if config is not None else AgentConfig()
         self._name = str(name or getattr(agent, "__name__", type(agent).__name__))

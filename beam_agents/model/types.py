@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from beam_agents.checks import check_int
+from beam_agents.checks import check_int, check_text
 
 __all__ = ["MAX_TOKENS", "LLMClient", "LlmRequest", "LlmResponse"]
 
@@ -29,12 +29,11 @@ class LlmRequest:
     nonce: str = ""
 
     def __post_init__(self) -> None:
-        for field, kind in (("model", str), ("body", bytes), ("nonce", str)):
+        check_text("LlmRequest.model", self.model)
+        for field, kind in (("body", bytes), ("nonce", str)):
             value = getattr(self, field)
             if not isinstance(value, kind):
                 raise TypeError(f"LlmRequest.{field} must be {kind.__name__}, not {type(value).__name__}")
-        if not self.model:
-            raise ValueError("LlmRequest.model must name a model, not be empty")
 
 
 @dataclass(frozen=True, slots=True)

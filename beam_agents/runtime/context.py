@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from beam_agents.checks import check_text
 from beam_agents.errors import (
     ActivationClosed,
     BudgetExceeded,
-    InvalidArgument,
     InvalidArgumentType,
     ModelDisabled,
     UnknownTool,
@@ -284,8 +284,7 @@ class AgentContext:
 
 
 def _check_tool_call(method: str, tool: object, arguments: object) -> None:
-    if not isinstance(tool, str) or not tool:
-        raise InvalidArgument(f"{method} takes a tool's name, a non-empty str")
+    check_text(f"the tool of {method}", tool)
     if not isinstance(arguments, bytes):
         raise InvalidArgumentType(f"{method} takes arguments as bytes, not {type(arguments).__name__}")
 

@@ -368,5 +368,5 @@ def _metrics_loop(process: ProcessSetup) -> MetricsLoop:
     )
 
 
-def _lost(reason: str, amount: int, error: Exception | None) -> None:
+def _lost(reason: str, amount: int, error: BaseException | None) -> None:
     count_lost(NAME, reason, type(error).__name__ if error is not None else "", amount)

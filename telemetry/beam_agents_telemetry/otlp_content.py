@@ -98,7 +98,9 @@ class ContentAttributes:
                 return None
             if not isinstance(shown, str):
                 raise TypeError("redact must return a str or None")  # noqa: TRY301 - one handler for all faults
-        except Exception as error:  # noqa: BLE001 - what cannot be redacted is not shown
+            # What UTF-8 cannot hold would cost the whole request.
+            shown = shown.encode(errors="replace").decode()
+        except BaseException as error:  # noqa: BLE001 - what cannot be redacted is not shown; the thread lives
             count_lost(self._plugin, "redact", type(error).__name__)
             return None
         if message is None:

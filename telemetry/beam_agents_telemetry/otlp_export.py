@@ -395,6 +395,6 @@ _NOT_OURS: Final = _NotOurs()
 
 
 def _quieten() -> None:
-    for module in ("trace_exporter", "metric_exporter"):
-        logging.getLogger(f"opentelemetry.exporter.otlp.proto.http.{module}").addFilter(_NOT_OURS)
+    for module in ("http.trace_exporter", "http.metric_exporter", "common._internal"):
+        logging.getLogger(f"opentelemetry.exporter.otlp.proto.{module}").addFilter(_NOT_OURS)
     logging.getLogger("urllib3.connectionpool").addFilter(_NOT_OURS)

@@ -281,7 +281,7 @@ class MetricsLoop:
     def __init__(
         self,
         send: Callable[[Snapshot], None],
-        failed: Callable[[Exception], None],
+        failed: Callable[[BaseException], None],
         release: Callable[[], None],
         *,
         period_s: float,
@@ -334,7 +334,7 @@ class MetricsLoop:
                 closed, asked = self._closed, self._asked
             try:
                 self._send(take_snapshot())
-            except Exception as error:  # noqa: BLE001 - the next period comes, whatever it was
+            except BaseException as error:  # noqa: BLE001 - the next period comes, whatever it was
                 self._failed(error)
             with self._changed:
                 self._sent = asked

@@ -33,7 +33,7 @@ class SendQueue(Generic[T]):
     def __init__(
         self,
         send: Callable[[list[T]], None],
-        lost: Callable[[str, int, Exception | None], None],
+        lost: Callable[[str, int, BaseException | None], None],
         *,
         max_weight: int,
         batch_weight: int,
@@ -114,7 +114,7 @@ class SendQueue(Generic[T]):
                 return
             try:
                 self._send(batch)
-            except Exception as error:  # noqa: BLE001 - a batch's fault must not end the thread
+            except BaseException as error:  # noqa: BLE001 - a batch's fault must not end the thread
                 self._lost("span_export", weight, error)
             count = len(batch)
             # Not kept until the next one comes.

@@ -103,9 +103,9 @@ def test_a_digest_is_as_it_always_was() -> None:
 
 REQUESTS = st.builds(
     LlmRequest,
-    st.text(st.sampled_from("ab\ud800"), min_size=1, max_size=3),
+    st.text("ab", min_size=1, max_size=3),
     st.text("ab", max_size=3).map(str.encode),
-    st.text("ab", max_size=3),
+    st.text(st.sampled_from("ab\ud800"), max_size=3),
 )
 IDENTITIES = st.tuples(
     st.sampled_from(["model", "tool"]), REQUESTS, st.text("ab", max_size=3).map(str.encode), st.integers(0, 2)

@@ -12,11 +12,12 @@ from beam_agents.model.types import MAX_TOKENS, LLMClient, LlmRequest, LlmRespon
 @pytest.mark.parametrize(
     ("arguments", "error", "named"),
     [
-        ((b"m", b""), TypeError, "LlmRequest.model must be str"),
+        ((b"m", b""), TypeError, "LlmRequest.model must be a str"),
         (("m", "body"), TypeError, "LlmRequest.body must be bytes"),
         (("m", bytearray(b"x")), TypeError, "LlmRequest.body must be bytes, not bytearray"),
         (("m", b"", 1), TypeError, "LlmRequest.nonce must be str"),
-        (("", b""), ValueError, "LlmRequest.model must name a model"),
+        (("", b""), ValueError, "LlmRequest.model must not be empty"),
+        (("a\ud800", b""), ValueError, "LlmRequest.model must be text that UTF-8 can hold"),
     ],
 )
 def test_bad_request_is_refused(arguments: tuple[object, ...], error: type[Exception], named: str) -> None:
