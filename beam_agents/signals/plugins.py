@@ -86,28 +86,30 @@ def _described(point: EntryPoint, *, alone: bool) -> InstalledPlugin:
     source = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
     try:
         factory = _loaded(point)
-    except ImportError as error:
+        if not callable(factory):
+            return InstalledPlugin(
+                point.name, source, problem=f"its entry point is no factory, but a {_kind(factory)}"
+            )
+        parameters = _parameters(point.name, factory)
+    except (ImportError, ValueError) as error:
         return InstalledPlugin(point.name, source, problem=_without_field(str(error)))
-    except Exception as error:  # noqa: BLE001 - one package's fault does not hide the others
-        return InstalledPlugin(point.name, source, problem=f"its import raised {_kind(error)}")
-    if not callable(factory):
-        return InstalledPlugin(
-            point.name, source, problem=f"its entry point is no factory, but a {_kind(factory)}"
-        )
     summary = (inspect.getdoc(factory) or "").partition("\n")[0]
     options = tuple(
         (each.name, None if each.default is each.empty else _shown(each.default))
-        for each in inspect.signature(factory).parameters.values()
+        for each in parameters
         if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) and each.name != "name"
     )
     problem = "" if alone else "more than one package provides it"
+    if not _is_name(point.name):
+        problem = f"its name must match {_NAME.pattern}"
     return InstalledPlugin(point.name, source, options, summary, problem)
 
 
 def _shown(default: object) -> str:
-    if default is None:
-        return ""
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    # Another object's own text may be anything, and is none that could be given here.
+    return str(default) if isinstance(default, str | int | float) else ""
 
 
 def _without_field(problem: str) -> str:
@@ -173,6 +175,22 @@ def _loaded(point: EntryPoint) -> object:
         raise ImportError(
             f"{_FIELD}: plugin {point.name!r} cannot be loaded, there is no {point.value}"
         ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # One package's fault, sys.exit() at its import even, does not hide the others.
+        raise ImportError(
+            f"{_FIELD}: plugin {point.name!r} cannot be loaded, its import raised {_kind(error)}"
+        ) from error
+
+
+def _parameters(name: str, factory: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return what a factory takes."""
+    try:
+        return list(inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError) as error:
+        # A class that is written in C, say.
+        raise ValueError(f"{_FIELD}: plugin {name!r} does not tell what options it takes") from error
 
 
 def _remedy(point: EntryPoint) -> str:
@@ -202,7 +220,7 @@ def _options(name: str, query: str) -> dict[str, str]:
 
 def _check_options(name: str, factory: Callable[..., object], options: Mapping[str, str]) -> None:
     """Refuse options that the factory does not take, and a call without those that it needs."""
-    parameters = inspect.signature(factory).parameters.values()
+    parameters = _parameters(name, factory)
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return
     takes = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]

@@ -28,7 +28,7 @@ _Plan: TypeAlias = "tuple[tuple[Callable[[int], None], int], ...]"
 
 @dataclass(frozen=True, slots=True)
 class BeamMetrics:
-    """The plugin ``beam``: metrics in the namespace ``beam_agents.runtime``. It has no options."""
+    """The plugin ``beam``: the runner's own metrics, in the namespace ``beam_agents.runtime``."""
 
     @property
     def name(self) -> str:

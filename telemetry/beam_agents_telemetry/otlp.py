@@ -58,7 +58,7 @@ _SHARE_TO_WAIT: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class OpenTelemetry:
-    """The plugin ``otlp``.
+    """The plugin ``otlp``: traces and metrics, to any receiver of OTLP by HTTP.
 
     Each option may also be given as a text, as in ``"otlp?endpoint=http://collector:4318&sample_ratio=0.1"``.
 

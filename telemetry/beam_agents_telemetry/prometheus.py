@@ -34,7 +34,9 @@ _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to tell them fr
 
 @dataclass(frozen=True, slots=True)
 class PrometheusMetrics:
-    """The configuration. Every option may be given as text, as it comes in ``"prometheus?port=9464"``.
+    """The plugin ``prometheus``: an endpoint in each worker process that Prometheus scrapes.
+
+    Every option may be given as text, as it comes in ``"prometheus?port=9464"``.
 
     Attributes:
         port: Where to listen. If it is taken, by another worker process say, the next ones are tried. 0 for

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from beam_agents.cli.app import app
 from beam_agents.signals import Observer, plugins
-from beam_agents.signals.plugins import ENTRY_POINT_GROUP, InstalledPlugin, installed_plugins
+from beam_agents.signals.plugins import ENTRY_POINT_GROUP, InstalledPlugin, installed_plugins, resolve_plugins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,9 @@ lacking = no_such_module.of_ours:make [prometheus]
 gone = plugins_of_the_list:gone
 number = plugins_of_the_list:number
 broken = broken_plugin_of_the_list:make
+leaving = leaving_plugin_of_the_list:make
+mute = builtins:dict
+odd name = plugins_of_the_list:another
 """
 
 
@@ -49,6 +52,7 @@ broken = broken_plugin_of_the_list:make
 def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "plugins_of_the_list", sys.modules[__name__])
     (tmp_path / "broken_plugin_of_the_list.py").write_text("raise RuntimeError('sk-secret')")
+    (tmp_path / "leaving_plugin_of_the_list.py").write_text("raise SystemExit('sk-secret')")
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = tmp_path / "some_agents-1.dist-info"
     folder.mkdir()
@@ -64,7 +68,11 @@ def test_what_is_installed() -> None:
     options = (("port", None), ("host", "::"), ("shout", "true"))
     more = "more than one package provides it"
     assert installed_plugins() == [
-        InstalledPlugin("broken", "some-agents 1.5", problem="its import raised RuntimeError"),
+        InstalledPlugin(
+            "broken",
+            "some-agents 1.5",
+            problem="plugin 'broken' cannot be loaded, its import raised RuntimeError",
+        ),
         InstalledPlugin(
             "gone",
             "some-agents 1.5",
@@ -76,11 +84,35 @@ def test_what_is_installed() -> None:
             problem="plugin 'lacking' cannot be loaded, no_such_module is missing: "
             "pip install 'some-agents[prometheus]'",
         ),
+        InstalledPlugin(
+            "leaving",
+            "some-agents 1.5",
+            problem="plugin 'leaving' cannot be loaded, its import raised SystemExit",
+        ),
+        InstalledPlugin(
+            "mute", "some-agents 1.5", problem="plugin 'mute' does not tell what options it takes"
+        ),
         InstalledPlugin("number", "some-agents 1.5", problem="its entry point is no factory, but a int"),
+        InstalledPlugin(
+            "odd name", "some-agents 1.5", (), "Make another.", f"its name must match {plugins._NAME.pattern}"
+        ),
         InstalledPlugin("scrape", "some-agents 1.5", options, "Serves ``numbers``."),
         InstalledPlugin("twice", "some-agents 1.5", options, "Serves ``numbers``.", more),
         InstalledPlugin("twice", "", (), "Make another.", more),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("leaving", ImportError, "plugin 'leaving' cannot be loaded, its import raised SystemExit"),
+        ("broken", ImportError, "plugin 'broken' cannot be loaded, its import raised RuntimeError"),
+        ("mute", ValueError, "plugin 'mute' does not tell what options it takes"),
+    ],
+)
+def test_a_broken_one_is_told_where_it_is_named(name: str, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=rf"^AgentConfig\.telemetry: {told}$"):
+        resolve_plugins([name])
 
 
 def test_the_list() -> None:
