@@ -11,6 +11,8 @@ import atexit
 import os
 import threading
 import time
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -327,6 +329,7 @@ _plugins: dict[TelemetryPlugin, _Shared] = {}
 _workers: dict[Worker, None] = {}
 """The agents that came up in this process, in that order."""
 _pid = os.getpid()
+_finalizing_pid = 0
 _lock = threading.Lock()
 """Held while plugins close, too: the next to be built may need the port that the last one had."""
 
@@ -341,6 +344,7 @@ def acquire_hub(plugins: Sequence[TelemetryPlugin]) -> Telemetry:
         _renew()
     if plugins:
         watch_termination(_at_termination)
+        _close_at_a_childs_exit()
     with _lock:
         held = []
         for plugin in plugins:
@@ -408,6 +412,14 @@ def _close_all() -> None:
             _run_bounded(open_plugins, _Shared.begin_close, CLOSE_TIMEOUT_S)
         finally:
             _lock.release()
+
+
+def _close_at_a_childs_exit() -> None:
+    """A child that multiprocessing forked leaves by its own door: Python's exit hooks are not run."""
+    global _finalizing_pid  # noqa: PLW0603 - one per process is the point
+    if parent_process() is not None and _finalizing_pid != os.getpid():
+        _finalizing_pid = os.getpid()
+        Finalize(None, _close_all, exitpriority=0)
 
 
 def _at_termination(ends: bool) -> None:  # noqa: FBT001 - as it is called

@@ -102,6 +102,23 @@ def in_fork(endpoint: str, folder: str) -> None:
     tell(f"child {os.waitstatus_to_exitcode(status)}")
 
 
+def in_child_that_fails(endpoint: str, folder: str) -> None:
+    """Leave the agent as a runner leaves it whose pipeline fails."""
+    child = multiprocessing.get_context("fork").Process(target=fail, args=(endpoint, folder))
+    child.start()
+    child.join()
+    tell(f"child {child.exitcode}")
+
+
+def fail(endpoint: str, folder: str) -> None:
+    harness = AgentHarness(agent, config(endpoint, folder))
+    harness.__enter__()
+    for number in range(3):
+        harness.send(event(b"ada", time_ms=number + 1))
+    tell(f"ready {os.getpid()}")
+    raise ValueError
+
+
 def in_multiprocessing(endpoint: str, folder: str) -> None:
     with AgentHarness(agent, config("http://127.0.0.1:9", folder)):
         child = multiprocessing.get_context("fork").Process(target=work, args=(endpoint, folder))
@@ -124,9 +141,13 @@ def main(who: str, where: str, endpoint: str, folder: str) -> None:
     if late is not None:
         work(endpoint, folder, late)
     else:
-        {"main": work, "thread": in_thread, "fork": in_fork, "multiprocessing": in_multiprocessing}[where](
-            endpoint, folder
-        )
+        {
+            "main": work,
+            "thread": in_thread,
+            "fork": in_fork,
+            "multiprocessing": in_multiprocessing,
+            "child that fails": in_child_that_fails,
+        }[where](endpoint, folder)
     tell("end")
 
 

@@ -85,6 +85,19 @@ def test_telemetry_is_flushed_and_the_signal_does_what_it_did(
     assert not list(tmp_path.glob(mine))
 
 
+def test_a_child_of_multiprocessing_has_told_all_at_its_end(tmp_path: pathlib.Path) -> None:
+    with (
+        otlp_receiver.running(tmp_path) as receiver,
+        worker("nobody", "child that fails", receiver.endpoint, tmp_path) as process,
+    ):
+        ready(process)
+        output, _ = process.communicate(timeout=READY_WITHIN_S)
+        assert (output.splitlines(), process.returncode) == (["child 1", "end"], 0)
+        assert len([span for span in receiver.spans if span.name.startswith("invoke_agent")]) == 3
+    assert failures(tmp_path) == 3
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: pathlib.Path) -> None:
     with worker("ignored", "main", "http://127.0.0.1:9", tmp_path) as process:
         os.kill(ready(process), signal.SIGTERM)
