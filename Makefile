@@ -1,11 +1,11 @@
-# run, test, test-phoenix, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, demo-outage, test, test-phoenix, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROWS ?= 20000
 
-.PHONY: run test test-phoenix bench bench-stores lint proto docs clean
+.PHONY: run demo-outage test test-phoenix bench bench-stores lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -17,6 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP)
 	$(BIN)/python -m beam_agents.demo --rows $(ROWS)
+
+# Needs redis-server, prometheus and prometheus-alertmanager, and for pictures chromium: .ci/install-servers.
+demo-outage: $(STAMP)
+	$(BIN)/python -m beam_agents.demo.outage --out run/outage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["COLUMNS", "FlightsMissing", "flights_archive", "write_flights"]
+__all__ = ["COLUMNS", "FlightsMissing", "flight_rows", "flights_archive", "write_flights"]
 
 COLUMNS: Final = ("tailnum", "scheduled", "carrier", "flight", "origin", "dest", "dep_time", "dep_delay")
 
@@ -54,15 +54,21 @@ def write_flights(target: Path, rows: int | None) -> int:
     with target.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for row in islice(_original_rows(), rows):
-            row["tailnum"] = "" if row["tailnum"] == "NA" else row["tailnum"]
-            # time_hour is the full hour of the scheduled departure, such as 2013-01-01T10:00:00Z.
-            row["scheduled"] = f"{row['time_hour'][:14]}{int(row['minute']):02}:00Z"
+        for row in islice(flight_rows(), rows):
             writer.writerow([row[column] for column in COLUMNS])
             count += 1
     return count
 
 
-def _original_rows() -> Iterator[dict[str, str]]:
+def flight_rows() -> Iterator[dict[str, str]]:
+    """Return the flights in their order, each with COLUMNS among its fields; see :func:`write_flights`.
+
+    Raises:
+        FlightsMissing: The data are not installed.
+    """
     with zipfile.ZipFile(flights_archive()) as archive, archive.open("flights.csv") as file:
-        yield from csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        for row in csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline="")):
+            row["tailnum"] = "" if row["tailnum"] == "NA" else row["tailnum"]
+            # time_hour is the full hour of the scheduled departure, such as 2013-01-01T10:00:00Z.
+            row["scheduled"] = f"{row['time_hour'][:14]}{int(row['minute']):02}:00Z"
+            yield row

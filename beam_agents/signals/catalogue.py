@@ -556,7 +556,7 @@ METRICS_FROM_ZERO: Final[tuple[Metric, ...]] = tuple(
     for metric in METRICS
     if metric.kind is MetricKind.COUNTER
     and metric.per_agent
-    and next(metric.combinations(), None) is not None
+    and next(metric.combinations("any"), None) is not None
 )
 """Counters whose every series is there from the start: one that appears at 1 shows no increase."""
 

@@ -68,9 +68,9 @@ def take_snapshot() -> Snapshot:
         for metric, pipeline, agent, labels, value in aggregates.read()
     ]
     workers = hub.workers()
-    series += _zeros(workers, {(each.metric, each.labels) for each in series})
     series += _activations(in_flight(), workers)
     series += _wedges(wedge_table(), workers)
+    series += _zeros(workers, {(each.metric, each.labels) for each in series})
     series += _stores(store_table())
     series += _telemetry()
     order = {metric: place for place, metric in enumerate(catalogue.METRICS)}
@@ -90,12 +90,12 @@ def _series(
 def _zeros(workers: Iterable[Worker], there: set[tuple[Metric, tuple[tuple[str, str], ...]]]) -> list[Series]:
     """Return counters at 0, so that their first increase is one: a rate needs two samples.
 
-    Of every counter whose labels are closed sets, for every agent of the process.
+    Of every counter whose labels are closed sets, or the agent's own store, for every agent of the process.
     """
     found = []
     for worker in workers:
         for metric in catalogue.METRICS_FROM_ZERO:
-            for labels in metric.combinations():
+            for labels in metric.combinations(worker.backend):
                 zero = _series(metric, worker.pipeline, worker.agent, labels, 0)
                 if (metric, zero.labels) not in there:
                     found.append(zero)

@@ -118,11 +118,16 @@ class Metric:
         stem = self.name.removesuffix("_total").removesuffix(f"_{self.unit}")
         return OTEL_PREFIX + stem.replace("_", ".")
 
-    def combinations(self) -> Iterator[tuple[str, ...]]:
-        """Return all possible values of its own labels, if each has a closed set of them; else none."""
-        closed = dict(self.values)
+    def combinations(self, backend: str) -> Iterator[tuple[str, ...]]:
+        """Return all possible values of its own labels, if each has a closed set of them; else none.
+
+        Args:
+            backend: The agent's long-term store; empty where it has none.
+        """
+        closed: dict[str, list[str]] = {"backend": [backend]} if backend else {}
+        closed |= {label: [each.value for each in values] for label, values in self.values}
         if closed.keys() >= set(self.labels):
-            yield from product(*([each.value for each in closed[label]] for label in self.labels))
+            yield from product(*(closed[label] for label in self.labels))
 
     @property
     def ucum(self) -> str:

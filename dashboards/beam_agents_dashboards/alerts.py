@@ -15,6 +15,7 @@ from beam_agents_dashboards.recording import (
     EVICTED_BYTES,
     FLUSH_P99,
     FLUSHES,
+    RATE_WINDOW_S,
 )
 from beam_agents_dashboards.rules import Alert, Group
 
@@ -31,6 +32,7 @@ FAILING_TRIES: Final = 3
 """Or so many of them in six minutes, some of these in either half."""
 
 _STORE: Final = ("job", "backend")
+_STORE_DOWN: Final = 'ALERTS{alertname="BeamAgentsStoreDown", alertstate="firing"}'
 _ON: Final = "agent {{ $labels.agent }} of pipeline {{ $labels.pipeline }} (job {{ $labels.job }})"
 _COUNT: Final = '{{ $value | printf "%.0f" }}'
 _AT: Final = f"store {{{{ $labels.backend }}}}, {_ON}"
@@ -108,6 +110,8 @@ def _stores(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
             what=f"flushes fail: {_AT}. Their activations fail with them and can be sent again.",
             dashboard=Dashboard.STORES,
             variables=("job", "pipeline", "agent", "backend"),
+            # Alertmanager's inhibition ends with the store's alert, and the windows still remember.
+            told_already=f"max_over_time({_STORE_DOWN}[{select.window(420)}])",
         ),
         Alert(
             "BeamAgentsStoreLatencyHigh",
@@ -234,7 +238,9 @@ def _memory(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
 
 def _activations(settings: Settings, select: Selectors) -> tuple[Alert, ...]:
     age = f"max by ({AGENT}, instance) ({select.of(catalogue.OLDEST_ACTIVATION_AGE_SECONDS)})"
-    failed = f"sum by ({AGENT}) ({select.increase(catalogue.BUNDLE_FAILURES, window=1_800)})"
+    # Timers call no model: what is tried again when they fail looks nothing up.
+    bundles = select.increase(catalogue.BUNDLE_FAILURES, 'phase="process"', window=1_800)
+    failed = f"sum by ({AGENT}) ({bundles})"
     hits, misses = (
         f"sum by ({AGENT}) ({select.increase(catalogue.REPLAY_CACHE_REQUESTS, matcher, window=1_800)})"
         for matcher in ('result="hit"', 'result="miss"')
@@ -343,8 +349,22 @@ def _burn_alerts(
     what: str,
     dashboard: Dashboard,
     variables: tuple[str, ...],
+    told_already: str = "",
 ) -> tuple[Alert, ...]:
+    """Return the alerts of one budget.
+
+    Args:
+        name: Their name.
+        budget: Which.
+        select: How series are selected.
+        summary: What is wrong, in constant words.
+        what: What fails where.
+        dashboard: Where to look first.
+        variables: The dashboard's variables that the alerts' labels set.
+        told_already: Of which job and store somebody was woken a moment ago: nobody is woken twice for that.
+    """
     settings = select.settings
+    news = f"\nunless on (job, backend) {told_already}" if told_already else ""
     allowed = 1 - getattr(settings, budget.objective)
     counted = f"sum by ({budget.by}) ({{}})"
     alerts = []
@@ -359,13 +379,17 @@ def _burn_alerts(
                 suffix=budget.suffix,
             )
         )
+        # Half an hour remembers an outage that is over: nobody is woken for that.
+        goes_on = window.pages and window.short_s > RATE_WINDOW_S
         alerts.append(
             Alert(
                 name,
                 pages=window.pages,
                 expression=f"{budget.ratio(window.long_s)} > {limit:.10g}\n"
                 f"and\n{budget.ratio(window.short_s)} > {limit:.10g}\n"
-                f"and\n{failures} >= {settings.min_failures:.15g}",
+                + (f"and\n{budget.ratio(RATE_WINDOW_S)} > 0\n" if goes_on else "")
+                + f"and\n{failures} >= {settings.min_failures:.15g}"
+                + (news if window.pages else ""),
                 hold_s=window.hold_s,
                 labels={"window": duration(window.long_s)},
                 summary=summary,
@@ -381,7 +405,7 @@ def _burn_alerts(
         Alert(
             name,
             pages=True,
-            expression=f"{budget.ratio(300)} >= 0.999\nand\n{failures} >= 2",
+            expression=f"{budget.ratio(RATE_WINDOW_S)} >= 0.999\nand\n{failures} >= 2{news}",
             hold_s=300,
             labels={"window": duration(300)},
             summary=summary,

@@ -19,6 +19,7 @@ __all__ = [
     "EVICTED_BYTES",
     "FLUSHES",
     "FLUSH_P99",
+    "RATE_WINDOW_S",
     "Budget",
     "recording_groups",
 ]
@@ -30,6 +31,7 @@ FLUSH_P99: Final = "backend:beam_agents_store_flush_duration_seconds:p99_rate5m"
 EVICTED_BYTES: Final = "pipeline_agent:beam_agents_compaction_evicted_bytes:rate30m"
 
 RATE_WINDOW_S: Final = 300.0
+"""The window of the rates that longer ones are summed up from."""
 _LONGER_WINDOWS_S: Final = (1_800.0, 3_600.0, 7_200.0, 21_600.0, 86_400.0, 259_200.0)
 
 

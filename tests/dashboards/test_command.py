@@ -13,7 +13,7 @@ from beam_agents.cli.app import app
 from beam_agents_dashboards import Settings, files
 from tests.dashboards.synthetic_worker import working
 from tests.servers import prometheus
-from tests.servers.alertmanager import await_condition
+from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def test_check_tells_what_has_no_data_and_why(tmp_path: Path) -> None:
         scraping = built["prometheus.example.yml"].replace("15s", "1s")
         scraping = scraping.replace("/run/beam-agents/*.json", str(tmp_path / "workers.json"))
         with prometheus.running(tmp_path, scraping) as server:
-            await_condition(
+            wait_until(
                 lambda: bool(
                     server.query("slo:beam_agents_activations:objective")
                     and server.query("beam_agents_store_up")

@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from beam_agents_dashboards import files, parse_settings
+from beam_agents.demo.outage.servers import ServerMissing
+from beam_agents.demo.outage.watching import watching
+from beam_agents_dashboards import parse_settings
 from tests.dashboards.synthetic_worker import SyntheticWorker, working
-from tests.servers import alertmanager, prometheus
-from tests.servers.alertmanager import Alertmanager, Webhook, await_condition, receiving
+from tests.servers.process import unavailable, wait_until
+from tests.servers.prometheus import Prometheus
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from tests.servers.prometheus import Prometheus
+    from beam_agents.demo.outage.webhook import Webhook
 
-DOWN, BURN, WEDGED = (
+DOWN, BURN, WEDGED, SLOW = (
     "BeamAgentsStoreDown",
     "BeamAgentsStoreFlushErrorBudgetBurn",
     "BeamAgentsExpireTimersWedged",
+    "BeamAgentsStoreLatencyHigh",
 )
-
-
 STORE_UP = "beam_agents_store_up"
+TOLD_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Scene:
     """All that watches, and what is watched."""
 
     workers: tuple[SyntheticWorker, ...]
     prometheus: Prometheus
-    alertmanager: Alertmanager
+    alertmanager: str
     webhook: Webhook
 
     def value(self, query: str) -> float | None:
@@ -45,58 +48,54 @@ class Watch:
         found = self.prometheus.query(query)
         return found[0][1] if found else None
 
+    def post(self, name: str, **labels: str) -> None:
+        """Tell Alertmanager of an alert, as Prometheus does."""
+        body = json.dumps([{"labels": {"alertname": name, **labels}}]).encode()
+        url, headers = f"{self.alertmanager}/api/v2/alerts", {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30).close()  # noqa: S310 - our own
 
-def hurried(text: str, **seconds: int) -> str:
-    """Return a configuration with some of its intervals shortened, all of which must be there."""
-    for name, value in seconds.items():
-        text, count = re.subn(rf"\b{name}: \w+", f"{name}: {value}s", text)
-        assert count, name
-    return text
-
-
-def replaced(text: str, old: str, new: str) -> str:
-    """Return a text in which something that must be there is another."""
-    assert old in text
-    return text.replace(old, new)
+    def inhibited(self) -> set[str]:
+        """Return the names of the alerts that are silent because a worse one fires."""
+        with urllib.request.urlopen(f"{self.alertmanager}/api/v2/alerts", timeout=30) as response:  # noqa: S310 - our own server
+            alerts = json.load(response)
+        return {each["labels"]["alertname"] for each in alerts if each["status"]["inhibitedBy"]}
 
 
 @pytest.fixture
-def watch(tmp_path: pathlib.Path) -> Iterator[Watch]:
-    settings = parse_settings(["for_scale=0.02", "window_scale=0.03"])
-    built = files("prometheus", settings)
-    for name, text in built.items():
-        (tmp_path / name).write_text(text)
+def scene(tmp_path: pathlib.Path) -> Iterator[Scene]:
+    targets = tmp_path / "targets"
+    targets.mkdir()
     with ExitStack() as stack:
         workers = tuple(stack.enter_context(working()) for _ in range(3))
-        (tmp_path / "workers.json").write_text(json.dumps([{"targets": [each.target for each in workers]}]))
-        webhook = stack.enter_context(receiving())
-        routing = hurried(built["alertmanager.example.yml"], group_wait=1, group_interval=1)
-        routing = replaced(routing, "http://127.0.0.1:9095", webhook.url)
-        told = stack.enter_context(alertmanager.running(tmp_path, routing))
-        scraping = hurried(
-            built["prometheus.example.yml"], scrape_interval=1, evaluation_interval=1, refresh_interval=1
-        )
-        scraping = replaced(scraping, "127.0.0.1:9093", told.url.removeprefix("http://"))
-        scraping = replaced(scraping, "/run/beam-agents/*.json", str(tmp_path / "workers.json"))
-        asked = stack.enter_context(prometheus.running(tmp_path, scraping))
-        yield Watch(workers, asked, told, webhook)
+        found = [{"targets": [each.target for each in workers]}]
+        (targets / "workers.json").write_text(json.dumps(found))
+        settings = parse_settings(["for_scale=0.02", "window_scale=0.03"])
+        try:
+            watch = stack.enter_context(watching(tmp_path, settings, targets))
+        except ServerMissing as missing:
+            unavailable(str(missing))
+        yield Scene(workers, Prometheus(watch.prometheus), watch.alertmanager, watch.webhook)
+
+
+def await_condition(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, what, TOLD_WITHIN_S)
 
 
 @pytest.mark.xdist_group("alertmanager")
-def test_a_store_goes_down_and_comes_back(watch: Watch) -> None:
+def test_a_store_goes_down_and_comes_back(scene: Scene) -> None:
     await_condition(
         lambda: (
-            watch.value("slo:beam_agents_longterm_flushes:objective") == 0.999
-            and watch.value(f"avg({STORE_UP})") == 1
-            and watch.value("pipeline_agent_backend:beam_agents_longterm_flushes_failed:ratio_rate5m") == 0
+            scene.value("slo:beam_agents_longterm_flushes:objective") == 0.999
+            and scene.value(f"avg({STORE_UP})") == 1
+            and scene.value("pipeline_agent_backend:beam_agents_longterm_flushes_failed:ratio_rate5m") == 0
         ),
         "three healthy workers are seen",
     )
-    assert watch.prometheus.query("ALERTS") == []
+    assert scene.prometheus.query("ALERTS") == []
 
-    for worker in watch.workers:
+    for worker in scene.workers:
         worker.set_store(up=False)
-    down = watch.webhook.wait_for(DOWN, "firing")
+    down = scene.webhook.wait_for(DOWN, "firing")
     assert down.path == "/page"
     assert down.labels == {
         "alertname": DOWN,
@@ -112,34 +111,33 @@ def test_a_store_goes_down_and_comes_back(watch: Watch) -> None:
         "/d/beam-agents-stores?var-job=beam-agents&var-backend=redis"
     )
 
-    # Its own consequence is silent, and what says something new is not.
+    # Its own consequences are silent, and what says something new is not.
+    scene.post(SLOW, severity="ticket", job="beam-agents", backend="redis")
     await_condition(
-        lambda: any(
-            each["labels"]["alertname"] == BURN and each["status"]["inhibitedBy"]
-            for each in watch.alertmanager.alerts()
-        ),
-        "the burn of the flushes' budget is inhibited",
+        lambda: SLOW in scene.inhibited(),
+        "the slowness of the store that is down is inhibited",
     )
-    watch.workers[0].wedged_s = 600
-    wedged = watch.webhook.wait_for(WEDGED, "firing")
+    scene.workers[0].wedged_s = 600
+    wedged = scene.webhook.wait_for(WEDGED, "firing")
     assert wedged.labels["pipeline"] == "flights"
     assert wedged.annotations["description"].startswith("An expiry timer has failed for 10m 0s: store redis,")
-    assert [each for each in watch.webhook.told if each.name == BURN] == []
+    # The burn of the flushes' budget, which the rule itself holds back, would have come by now.
+    assert {each.name for each in scene.webhook.told} == {DOWN, WEDGED}
 
-    watch.workers[0].wedged_s = 0
-    for worker in watch.workers:
+    scene.workers[0].wedged_s = 0
+    for worker in scene.workers:
         worker.set_store(up=True)
-    assert watch.webhook.wait_for(DOWN, "resolved").labels == down.labels
-    assert watch.webhook.wait_for(WEDGED, "resolved").labels == wedged.labels
+    assert scene.webhook.wait_for(DOWN, "resolved").labels == down.labels
+    assert scene.webhook.wait_for(WEDGED, "resolved").labels == wedged.labels
 
 
 @pytest.mark.xdist_group("alertmanager")
-def test_one_worker_of_three_that_is_cut_off_pages_nobody(watch: Watch) -> None:
-    watch.workers[0].set_store(up=False)
+def test_one_worker_of_three_that_is_cut_off_pages_nobody(scene: Scene) -> None:
+    scene.workers[0].set_store(up=False)
     await_condition(
-        lambda: any(0.6 < value < 0.7 for _, value in watch.prometheus.query(f"avg({STORE_UP})")),
+        lambda: any(0.6 < value < 0.7 for _, value in scene.prometheus.query(f"avg({STORE_UP})")),
         "one worker's store is seen down",
     )
     # The burn of its flushes' budget shows that rules are evaluated meanwhile, and that it is not silent.
-    watch.webhook.wait_for(BURN, "firing")
-    assert {each.name for each in watch.webhook.told} == {BURN}
+    scene.webhook.wait_for(BURN, "firing")
+    assert {each.name for each in scene.webhook.told} == {BURN}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -11,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.servers.process import absent, free_port, is_ready, server
+from beam_agents.demo.outage.servers import ServerMissing, running_prometheus
+from tests.servers.process import unavailable
 
 if TYPE_CHECKING:
     import pathlib
@@ -50,17 +50,8 @@ def running(folder: pathlib.Path, configuration: str) -> Iterator[Prometheus]:
         folder: Where its files go.
         configuration: Its configuration file's text.
     """
-    if shutil.which("prometheus") is None:
-        absent("prometheus (Debian's package prometheus)")
-    file = folder / "prometheus.yml"
-    file.write_text(configuration)
-    found = Prometheus(f"http://127.0.0.1:{free_port()}")
-    command = [
-        "prometheus",
-        f"--config.file={file}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={found.url.removeprefix('http://')}",
-        "--enable-feature=exemplar-storage",
-    ]
-    with server(command, lambda: is_ready(found.url), folder / "prometheus.log"):
-        yield found
+    try:
+        with running_prometheus(folder, configuration) as url:
+            yield Prometheus(url)
+    except ServerMissing as missing:
+        unavailable(str(missing))

@@ -189,10 +189,12 @@ def _alerts() -> dashboard.AnnotationQuery:
 
 
 def _versions() -> dashboard.AnnotationQuery:
-    # A version that nothing ran five minutes earlier.
-    builds = f"count by (version, beam_version) ({queries.selector(catalogue.BUILD_INFO)}"
+    # A version that nothing ran a minute earlier, though something else did.
+    now, before = (f"{queries.selector(catalogue.BUILD_INFO)}{offset}" for offset in ("", " offset 1m"))
+    by = "count by (version, beam_version)"
+    changes = f"{by} ({now}) unless {by} ({before}) and on () count({before})"
     return (
-        _annotation("Version changes", f"{builds}) unless {builds} offset 5m)", "blue")
+        _annotation("Version changes", changes, "blue")
         .title_format("beam-agents {{version}}, Beam {{beam_version}}")
         .text_format("First seen on these workers.")
         .tag_keys("version,beam_version")

@@ -73,7 +73,8 @@ def _state(settings: Settings) -> list[Panel]:
                     "Last success",
                     f"time() - max by (backend) ({q.selector(c.STORE_LAST_SUCCESS_TIMESTAMP_SECONDS)})",
                     "s",
-                    ((None, GREEN), (120, AMBER), (300, RED)),
+                    # A probe is due every ten seconds.
+                    ((None, GREEN), (30, AMBER), (60, RED)),
                     decimals=0,
                 ),
                 Column(

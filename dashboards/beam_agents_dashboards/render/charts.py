@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import PowerNorm
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from beam_agents_dashboards.render.colors import GRID, INK, MUTED, color
+from beam_agents_dashboards.render.marks import merged
 from beam_agents_dashboards.render.units import shown
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ _STYLE: Final[dict[RcKeyType, object]] = {
 }
 _MARGIN: Final = 1.08
 _TICKS: Final = 5
+_TIME_SHAPES: Final = ((900, "%H:%M:%S"), (86_400, "%H:%M"), (5 * 86_400, "%d %b %H:%M"))
 _TIME_STEPS_S: Final = (2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 
 
@@ -102,6 +104,7 @@ def lines_svg(
         figure, axes = _figure(size)
         times = np.arange(window.start_s, window.end_s + window.step_s / 2, window.step_s)
         base = np.zeros(len(times))
+        whole_of = np.nansum([_on_grid(line, times, window.step_s) for line in lines], axis=0)
         top = 0.0
         low = 0.0
         for line in lines:
@@ -112,8 +115,8 @@ def lines_svg(
                     _dates(times), base, base + filled, color=line.paint, alpha=0.3, linewidth=0
                 )
                 base = base + filled
-                # A line of nothing on top of others would hide theirs.
-                hidden = np.isnan(values) | ((filled == 0) & (line is not lines[-1]))
+                # A line of nothing on top of others would hide theirs, and take their area for its own.
+                hidden = np.isnan(values) | ((filled == 0) & ((line is not lines[-1]) | (whole_of > 0)))
                 drawn = np.where(hidden, np.nan, base)
             else:
                 drawn = values
@@ -123,6 +126,9 @@ def lines_svg(
             if np.isfinite(drawn).any():
                 top = max(top, float(np.nanmax(drawn[np.isfinite(drawn)])))
                 low = min(low, float(np.nanmin(drawn[np.isfinite(drawn)])))
+        if not top and not low:
+            # Else nobody knows whether a line on the ground is one.
+            axes.text(0.5, 0.5, "0 all the time", transform=axes.transAxes, ha="center", color=MUTED)
         top = _top(top, field)
         if thresholds:
             _draw_thresholds(axes, field, top)
@@ -268,19 +274,23 @@ def _draw_thresholds(axes: Axes, field: Field, top: float) -> None:
 
 
 def _mark(axes: Axes, marks: Sequence[Mark], *, spans: bool = True) -> None:
-    for mark in marks:
-        start, end = _dates(np.array([mark.start_s, mark.end_s]))
-        if spans:
-            axes.axvspan(float(start), float(end), color=color(mark.color), alpha=0.06, linewidth=0)
-        axes.axvline(float(start), color=color(mark.color), linewidth=0.9, linestyle=(0, (2, 2)), alpha=0.7)
+    for name in dict.fromkeys(mark.color for mark in marks):
+        times = [(mark.start_s, mark.end_s) for mark in marks if mark.color == name]
+        for start_s, end_s in merged(times) if spans else ():
+            start, end = _dates(np.array([start_s, end_s]))
+            axes.axvspan(float(start), float(end), color=color(name), alpha=0.06, linewidth=0)
+        for at in _dates(np.array(sorted({start_s for start_s, _ in times}))):
+            axes.axvline(float(at), color=color(name), linewidth=0.9, linestyle=(0, (2, 2)), alpha=0.7)
 
 
 def _time_axis(axes: Axes, window: Window) -> None:
     start, end = _dates(np.array([window.start_s, window.end_s]))
     axes.set_xlim(float(start), float(end))
-    locator = AutoDateLocator(minticks=3, maxticks=7, tz=UTC)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, show_offset=False))
+    axes.xaxis.set_major_locator(AutoDateLocator(minticks=3, maxticks=6, tz=UTC))
+    span_s = window.end_s - window.start_s
+    # Each label is a whole time: what a tired reader has to add from its neighbours is read wrong.
+    shape = next((shape for limit_s, shape in _TIME_SHAPES if span_s <= limit_s), "%d %b")
+    axes.xaxis.set_major_formatter(DateFormatter(shape, tz=UTC))
 
 
 def _locator(unit: str, span: float, *, whole: bool) -> FixedLocator | MaxNLocator:
@@ -292,7 +302,7 @@ def _locator(unit: str, span: float, *, whole: bool) -> FixedLocator | MaxNLocat
     # Labels are round in the unit's own steps.
     if step is not None:
         return FixedLocator([step * place for place in range(math.floor(span / step) + 1)])
-    return MaxNLocator(_TICKS, integer=whole and span > 2, steps=[1, 2, 2.5, 5, 10])  # noqa: PLR2004 - 0, 1, 2
+    return MaxNLocator(_TICKS, integer=whole, steps=[1, 2, 2.5, 5, 10])
 
 
 def _bound(bound: float, unit: str) -> str:

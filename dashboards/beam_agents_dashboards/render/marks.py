@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from beam_agents_dashboards.render.variables import filled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from beam_agents_dashboards.render.model import Board
     from beam_agents_dashboards.render.prometheus import Prometheus
     from beam_agents_dashboards.render.variables import Window
 
-__all__ = ["Mark", "labelled", "read_marks"]
+__all__ = ["Mark", "labelled", "merged", "read_marks"]
 
 _LABEL: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _GAP: Final = 1.5
@@ -47,6 +47,17 @@ class Mark:
 def labelled(text: str, labels: Mapping[str, str]) -> str:
     """Return a legend with its ``{{label}}`` filled in."""
     return _LABEL.sub(lambda found: labels.get(found[1], ""), text).strip()
+
+
+def merged(times: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the times from first to last in which at least one of some times is."""
+    found: list[tuple[float, float]] = []
+    for start_s, end_s in sorted(times):
+        if found and start_s <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end_s))
+        else:
+            found.append((start_s, end_s))
+    return found
 
 
 def read_marks(board: Board, prometheus: Prometheus, window: Window) -> list[Mark]:

@@ -1,0 +1,5 @@
+import typer
+
+from beam_agents.demo.outage.app import demo_outage
+
+typer.run(demo_outage)
