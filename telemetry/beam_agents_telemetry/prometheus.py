@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 from beam_agents.errors import PluginUnusable
 from beam_agents.signals.losses import count_lost
 from beam_agents.signals.observer import Observer
+from beam_agents.signals.per_process import PerProcess
 from beam_agents_telemetry.options import OptionChecks
 from beam_agents_telemetry.prometheus_families import new_registry
 from beam_agents_telemetry.prometheus_pages import Credentials, Pages, read_password
@@ -29,6 +30,9 @@ DEFAULT_PORT: Final = 9464
 """Where OpenTelemetry's Prometheus exporters listen, too: nothing of Prometheus's own does."""
 
 _MAX_PORT: Final = 65_535
+_open: PerProcess[set[str]] = PerProcess(set)
+"""Where this process's endpoints are."""
+
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to tell them from addresses that can be reached
 
 
@@ -145,9 +149,20 @@ class PrometheusObserver(Observer):
                 )
                 count_lost(NAME, "discovery", type(error).__name__, problem=problem)
         _logger.info("%s: serving %s/metrics", NAME, self.url)
+        others = sorted(_open.value)
+        if others:
+            _logger.warning(
+                "%s: %s and %s are endpoints of one process with the same series, which count twice where "
+                "both are scraped: give all pipelines of a process the same options",
+                NAME,
+                self.url,
+                others[0],
+            )
+        _open.value.add(self.url)
 
     def close(self, timeout_s: float) -> None:
         """Take the target out of the discovery and free the port, within the bound."""
+        _open.value.discard(self.url)
         try:
             if self._target is not None:
                 self._target.remove()

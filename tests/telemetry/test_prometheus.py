@@ -493,12 +493,15 @@ def test_an_empty_password_file_lets_nobody_run_open(tmp_path: pathlib.Path) -> 
         replace(ANY, password_file=str(tmp_path / "password")).build()
 
 
-def test_agents_of_one_process_share_an_endpoint_and_configurations_do_not() -> None:
+def test_agents_of_one_process_share_an_endpoint_and_configurations_do_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     first, second = (PrometheusMetrics(port=free_port(), ports=0) for _ in range(2))
     with (
         AgentHarness(agent, config(first), name="one") as one,
         AgentHarness(agent, config(first), name="two") as two,
     ):
+        assert caplog.messages == []
         with AgentHarness(agent, config(second), name="three") as three:
             for harness in (one, two, three):
                 harness.send(event(b"k", time_ms=1))
@@ -506,6 +509,8 @@ def test_agents_of_one_process_share_an_endpoint_and_configurations_do_not() -> 
                 found = scrape(f"http://127.0.0.1:{port}")
                 for name in ("one", "two", "three"):
                     assert found.total("activations_total", agent=name, outcome="complete") == 1
+        (told,) = caplog.messages
+        assert f":{second.port} and http://127.0.0.1:{first.port} are endpoints of one process" in told
         assert not accepts(second.port)
         assert accepts(first.port)
     assert not accepts(first.port)
