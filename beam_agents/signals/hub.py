@@ -383,11 +383,13 @@ def workers() -> tuple[Worker, ...]:
 def initialised() -> dict[str, bool]:
     """Tell of each plugin in use in this process, by name, whether it could be built.
 
-    Takes no lock: it may be asked while a plugin is being built or closed.
+    One that chose to do nothing here (as where OpenTelemetry is off for the process) is not in use. Takes no
+    lock: it may be asked while a plugin is being built or closed.
     """
     states: dict[str, bool] = {}
     for shared in tuple(_plugins.values()):
-        if shared.works is not None:
+        idle = shared.works and type(shared.observer) is Observer
+        if shared.works is not None and not idle:
             states[shared.name] = shared.works and states.get(shared.name, True)
     return states
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from beam_agents import AgentConfig, AgentContext, Complete
-from beam_agents.signals import losses
+from beam_agents.signals import initialised, losses
 from beam_agents.testing import AgentHarness, event
 from beam_agents_telemetry.otlp import OpenTelemetry
 from tests.servers import hostile
@@ -122,6 +122,17 @@ def test_traces_and_metrics_may_go_to_places_of_their_own(
         ("/spans?of=ours", "tracers"),
         ("/all/v1/metrics", None),
     }
+
+
+def test_where_it_is_off_no_dashboard_shows_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    config = AgentConfig(telemetry=["beam", OpenTelemetry()])
+    with AgentHarness(agent, config) as harness:
+        assert harness.send(event(b"k", time_ms=1_000)).errors == []
+        states = initialised()
+    assert states["beam"] is True
+    assert "otlp" not in states
+    assert losses.dropped() == {}
 
 
 @pytest.mark.parametrize(
