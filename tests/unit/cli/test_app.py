@@ -269,7 +269,7 @@ class TestWhatIsRefused:
             ({"telemetry": "no_such_plugin"}, "no_such_plugin"),
             (
                 {"telemetry": "logs?level=loud"},
-                "refused its options: level must be one of info, warning, error, not another text of 4",
+                "refused its options: level must be one of info, warning, error, not a text of 4",
             ),
             ({"telemetry": "logs?colour=red"}, "plugin 'logs' has no option 'colour'; there: file, stream"),
             ({"telemetry": "logs?level"}, "plugin 'logs' has an option that is not written option=value"),
