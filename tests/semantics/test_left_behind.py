@@ -137,7 +137,7 @@ def test_a_task_groups_reason_is_its_members() -> None:
         (lambda ctx: ctx.memory.set("key", "text"), "a memory value must be bytes, not str: encode it first"),
         (lambda ctx: ctx.memory.set("", b""), "must not be empty"),
         (lambda ctx: ctx.memory.append("ring", b"", max_items=0), "max_items must be at least 1, not 0"),
-        (lambda ctx: ctx.act("", b""), "act takes a tool's name"),
+        (lambda ctx: ctx.act("", b""), "the tool of act must not be empty"),
     ],
 )
 def test_a_mistakes_record_says_what_is_wrong_and_where_in_the_agent(
