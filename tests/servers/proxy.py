@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
+DELAY_S = 0.4
 
 
 class Fault(Enum):
@@ -26,6 +27,8 @@ class Fault(Enum):
     """Cut the connection at the next request, of which nothing reaches the server."""
     CUT_REPLY = auto()
     """Pass requests on, and cut the connection when a reply comes, of which nothing reaches the client."""
+    DELAY = auto()
+    """Pass bytes both ways, each reply DELAY_S late."""
     FREEZE = auto()
     """Keep and accept connections, read, pass nothing on and answer nothing."""
     STALL = auto()
@@ -181,6 +184,8 @@ class Proxy:
                 self._asked.discard(to_client)
                 if self._fault is Fault.CUT_REPLY and self._cuts_now():
                     break
+                if self._fault is Fault.DELAY:
+                    await asyncio.sleep(DELAY_S)
                 if self._fault is not Fault.FREEZE:
                     to_client.write(data)
                     await to_client.drain()
