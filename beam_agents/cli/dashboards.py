@@ -57,7 +57,9 @@ def export(
     only: Only = None,
     settings: Set = None,
 ) -> None:
-    """Write the files, built with the settings. Files of the same names are replaced.
+    """Write the files, built with the settings, and the runbooks. Files of the same names are replaced.
+
+    With --only there are no runbooks. A link that is not set is told.
 
     Exit codes: 0 done; 1 they can't be written; 2 wrong arguments.
     """
@@ -72,10 +74,18 @@ def export(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
                 written += 1
+        if only is None:
+            written += _export_runbooks(folder / "runbooks")
     except OSError as error:
         typer.echo(f"beam-agents: {error}", err=True)
         raise typer.Exit(1) from error
     typer.echo(f"{written} files are in {folder}")
+    for key in ("runbook_url", "dashboard_url"):
+        if getattr(parsed, key) == getattr(type(parsed)(), key):
+            typer.echo(
+                f"beam-agents: {key} is not set: links lead to {getattr(parsed, key)}; --set {key}=…",
+                err=True,
+            )
 
 
 @dashboards_app.command()
@@ -101,7 +111,8 @@ def check(
     parsed, halves = _settings(settings), _halves(only)
     try:
         from beam_agents_dashboards.check import problems  # noqa: PLC0415 - needs the extra
-        from beam_agents_dashboards.live import PrometheusError, PrometheusServer, missing  # noqa: PLC0415
+        from beam_agents_dashboards.live import missing  # noqa: PLC0415 - as above
+        from beam_agents_dashboards.render import Prometheus, PrometheusError  # noqa: PLC0415 - as above
     except ImportError as error:
         typer.echo(
             f"beam-agents: {error.name} is not installed: pip install 'beam-agents[dashboards]'", err=True
@@ -115,14 +126,25 @@ def check(
     typer.echo(f"{len(asked)} queries: {f'{len(wrong)} problems' if wrong else 'all are sound'}")
     if prometheus is not None and not wrong:
         try:
-            _show_missing(missing(PrometheusServer(prometheus), asked))
+            with Prometheus(prometheus) as server:
+                _show_missing(missing(server, asked))
             if "grafana" in halves:
                 show_empty_panels(parsed, prometheus)
         except PrometheusError as error:
-            typer.echo(f"beam-agents: {prometheus}: {error}", err=True)
+            typer.echo(f"beam-agents: {error}", err=True)
             raise typer.Exit(1) from error
     if wrong:
         raise typer.Exit(1)
+
+
+def _export_runbooks(folder: Path) -> int:
+    from beam_agents_dashboards.shipped import shipped  # noqa: PLC0415 - see above
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = sorted(shipped("runbooks").glob("*.md"))
+    for page in pages:
+        (folder / page.name).write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    return len(pages)
 
 
 def _settings(pairs: Sequence[str] | None) -> Settings:

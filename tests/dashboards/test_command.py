@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 from beam_agents.cli.app import app
 from beam_agents_dashboards import Settings, files
+from beam_agents_dashboards.shipped import shipped
 from tests.dashboards.synthetic_worker import working
 from tests.servers import prometheus
 from tests.servers.process import wait_until
@@ -28,12 +31,26 @@ def call(*words: str) -> Result:
 def test_export_writes_what_the_settings_make(tmp_path: Path) -> None:
     done = call("export", str(tmp_path), "--only", "prometheus", "--set", "slo=0.99", "--set", "for_scale=2")
     assert done.exit_code == 0, done.output
-    assert done.output == f"5 files are in {tmp_path}\n"
+    assert done.stdout == f"5 files are in {tmp_path}\n"
+    assert "runbook_url is not set: links lead to https://docs.example.com/" in done.stderr
+    assert (
+        "dashboard_url is not set: links lead to http://localhost:3000; --set dashboard_url=" in done.stderr
+    )
     built = files("prometheus", Settings(flush_slo=0.99, activation_slo=0.99, for_scale=2))
     assert {
         path.relative_to(tmp_path / "prometheus").as_posix(): path.read_text()
         for path in (tmp_path / "prometheus").rglob("*")
     } == built
+
+
+def test_export_of_all_has_the_runbooks_and_nothing_to_say_where_links_are_set(tmp_path: Path) -> None:
+    urls = ("runbook_url=https://wiki.example.org/r", "dashboard_url=https://grafana.example.org")
+    done = call("export", str(tmp_path), *(word for url in urls for word in ("--set", url)))
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"grafana", "prometheus", "runbooks"}
+    pages = {path.name: path.read_text() for path in (tmp_path / "runbooks").iterdir()}
+    assert pages == {path.name: path.read_text() for path in shipped("runbooks").glob("*.md")}
 
 
 @pytest.mark.parametrize(
@@ -67,10 +84,33 @@ def test_check_finds_nothing_in_what_ships() -> None:
 def test_check_of_a_server_that_is_away() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        done = call("check", "--only", "prometheus", "--prometheus", url)
+        port = taken.getsockname()[1]
+        done = call("check", "--only", "prometheus", "--prometheus", f"http://me:secret@127.0.0.1:{port}")
     assert done.exit_code == 1
-    assert f"{url}: it does not answer: " in done.output
+    assert f"http://127.0.0.1:{port} does not answer: " in done.output
+    assert "secret" not in done.output
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"<html>", b'{"status": "error", "error": "no"}'])
+def test_check_of_a_server_that_is_no_prometheus(answer: bytes) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        done = call("check", "--prometheus", f"http://127.0.0.1:{httpd.server_port}")
+        httpd.shutdown()
+        thread.join()
+    assert done.exit_code == 1
+    assert f"beam-agents: http://127.0.0.1:{httpd.server_port} " in done.output
+    assert "Traceback" not in done.output
 
 
 def test_check_tells_what_has_no_data_and_why(tmp_path: Path) -> None:

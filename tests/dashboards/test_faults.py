@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +25,6 @@ from beam_agents.demo.outage.servers import RedisServer, ServerMissing
 from beam_agents.demo.outage.watching import watching
 from beam_agents.demo.store import provision_store
 from beam_agents.errors import ExpireFlushFailed
-from beam_agents.signals import Observer, Record
 from beam_agents.testing import AgentHarness, ScriptedModel, event
 from beam_agents_dashboards import parse_settings
 from beam_agents_dashboards.grafana import dashboards
@@ -37,6 +35,7 @@ from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers.disks import mounted
 from tests.servers.process import unavailable
 from tests.servers.proxy import Fault, Proxy, proxied
+from tests.telemetry.losing import Loses
 from tests.telemetry.scraping import endpoint, forget_all
 
 if TYPE_CHECKING:
@@ -87,19 +86,6 @@ async def agent(ctx: AgentContext) -> Complete | Suspend:
     if what == b"overflow":
         ctx.memory.set("large", bytes(2_000_000))
     return Suspend() if what == b"ask" else Complete(b"done")
-
-
-class _Raises(Observer):
-    def record(self, record: Record) -> None:  # noqa: ARG002 - an observer's
-        raise ZeroDivisionError
-
-
-@dataclass(frozen=True)
-class Loses:
-    name: str = "loses"
-
-    def build(self) -> Observer:
-        return _Raises()
 
 
 class Stage:

@@ -7,7 +7,6 @@ import itertools
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,10 +27,11 @@ from beam_agents import (
 from beam_agents.errors import ExpireFlushFailed
 from beam_agents.model.stash import process_stash
 from beam_agents.runtime import bridge
-from beam_agents.signals import Observer, Record, catalogue, wedges
+from beam_agents.signals import catalogue, wedges
 from beam_agents.testing import AgentHarness, FailOnce, ScriptedModel, event
 from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers.redis import DurableServer
+from tests.telemetry.losing import Loses
 from tests.telemetry.scraping import endpoint, forget_all, scrape
 
 if TYPE_CHECKING:
@@ -87,19 +87,6 @@ async def waits(ctx: AgentContext) -> Complete:
 
 
 blocking, release = threading.Event(), threading.Event()
-
-
-class Faulty(Observer):
-    def record(self, record: Record) -> None:  # noqa: ARG002 - an observer's
-        raise ZeroDivisionError
-
-
-@dataclass(frozen=True)
-class Loses:
-    name: str = "loses"
-
-    def build(self) -> Observer:
-        return Faulty()
 
 
 class Seen:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-import httpx
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from beam_agents_dashboards.render.body import Drawer, flow_rows
 from beam_agents_dashboards.render.colors import color
 from beam_agents_dashboards.render.marks import read_marks
+from beam_agents_dashboards.render.prometheus import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ def draw_page(board: Board, prometheus: Prometheus, window: Window, source: str)
         height=height_px,
         marks_height=marks_px,
         when=f"{_time(window.start_s)} to {_time(window.end_s)} UTC, every {window.step_s:g} s",
-        source=_without_password(source),
+        source=shown_url(source),
         told=told,
         panels=panels,
     )
@@ -135,7 +135,3 @@ def _time(at_s: float) -> str:
 
 def _clock(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
-
-
-def _without_password(url: str) -> str:
-    return str(httpx.URL(url).copy_with(username=None, password=None, query=None, fragment=None))

@@ -10,7 +10,7 @@ import httpx
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Prometheus", "PrometheusError", "Series"]
+__all__ = ["Prometheus", "PrometheusError", "Series", "shown_url"]
 
 _TIMEOUT_S: Final = 30.0
 _URL_LIMIT: Final = 300
@@ -50,11 +50,12 @@ class Prometheus:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        self._http = httpx.Client(timeout=_TIMEOUT_S)
         try:
-            self._http = httpx.Client(timeout=_TIMEOUT_S)
-            httpx.URL(self._url)
+            self._shown = shown_url(self._url)
         except httpx.InvalidURL as error:
-            raise PrometheusError(f"{url!r} is no URL: {error}") from error
+            # Without the text: there may be a password in it.
+            raise PrometheusError(f"Prometheus's address is no URL: {error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -86,17 +87,30 @@ class Prometheus:
             # In the body: a query may be longer than an address may.
             answer = self._http.post(f"{self._url}/api/v1/{call}", data=given)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PrometheusError(f"{self._url} does not answer: {type(error).__name__}: {error}") from error
+            raise PrometheusError(
+                f"{self._shown} does not answer: {type(error).__name__}: {error}"
+            ) from error
         try:
             body = answer.json()
         except ValueError as error:
             raise PrometheusError(
-                f"{self._url} answers {answer.status_code} and no JSON: is it Prometheus?"
+                f"{self._shown} answers {answer.status_code} and no JSON: is it Prometheus?"
             ) from error
-        if body.get("status") != "success":
+        if not isinstance(body, dict) or not body.keys() >= {"status"}:
+            raise PrometheusError(f"{self._shown} answers with other JSON than Prometheus does")
+        if body["status"] != "success":
             told = str(body.get("error", answer.reason_phrase))[:_URL_LIMIT]
-            raise PrometheusError(f"{self._url} refuses the query: {told}")
+            raise PrometheusError(f"{self._shown} refuses the query: {told}")
         return _series(body["data"])
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment.
+
+    Raises:
+        httpx.InvalidURL: It is none.
+    """
+    return str(httpx.URL(url).copy_with(username=None, password=None, query=None, fragment=None))
 
 
 def _series(data: dict[str, object]) -> list[Series]:
