@@ -5,6 +5,7 @@ Each page is a namespace of its own.
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,12 @@ pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
     patterns=["README.md", "docs/*.md", "docs/telemetry/*.md"],
 ).pytest()
+
+
+def pytest_configure() -> None:
+    """Take SIGINT, which a shell has its background jobs ignore: tests that interrupt would wait for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
