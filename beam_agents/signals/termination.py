@@ -60,11 +60,18 @@ def _install(finish: Finish) -> None:
             signal.signal(signal.SIGTERM, _Handler(finish, before))
 
 
+# Python's own sets a handler on the main thread alone; the system knows no such rule.
+_libc_signal: Final = ctypes.CDLL(None).signal
+_libc_signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+_libc_signal.restype = ctypes.c_void_p
+
+
 class _Handler:
     """What Python calls at SIGTERM, on the main thread.
 
     Telemetry is finished on a thread of its own: what it needs to lock, the interrupted main thread may hold.
-    Where that takes too long, the main thread goes on, and the signal is raised again at the end.
+    Where that takes too long, the main thread goes on, and the signal is raised again at the end: for whoever
+    handles it, or, where nobody does, with what the system does then.
 
     Args:
         finish: What is to be done first.
@@ -116,5 +123,8 @@ class _Handler:
             with self._lock:
                 self._done.set()
                 left = self._left
+            if left and not callable(self._before):
+                # Not by way of Python's handlers: an application's that calls this one has been called.
+                _libc_signal(number, signal.SIG_DFL)
             if left:
                 os.kill(self._pid, number)

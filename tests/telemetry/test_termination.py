@@ -59,6 +59,8 @@ def failures(folder: pathlib.Path) -> int:
         ("leaves", "main", ["handled"], 7),
         ("notes", "fork", ["handled", "child 0", "end"], 0),
         ("leaves later", "main", ["handled"], 7),
+        ("chains later", "main", ["handled"], KILLED),
+        ("chains later, in a hurry", "main", ["handled"], KILLED),
         ("chains between", "thread", ["handled"], KILLED),
     ],
 )
