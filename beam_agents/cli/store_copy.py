@@ -132,7 +132,7 @@ async def compare(
     other = await anext(others, None)
     async for rows in source.pages(batch, entity_key):
         for row in rows:
-            while other is not None and other.row_id.sort_key < row.row_id.sort_key:
+            while other is not None and other.sort_key < row.sort_key:
                 other = await anext(others, None)
             _compare(found, row, other)
         on_rows(rows)

@@ -42,6 +42,7 @@ _HEADER: Final = re.compile(
     r"[ \t]*[\x21\x23-\x27\x2a\x2b\x2d\x2e0-9A-Z\x5e-\x7a\x7c\x7e]+[ \t]*"
     r"=[ \t]*[\x20\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
 )
+_ATTRIBUTE: Final = re.compile(r"\s*[^=\s][^=]*=.*", re.DOTALL)
 _URL: Final = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 
 # What sets something else up that has an option here.
@@ -143,7 +144,8 @@ class _Reader:
     def read(self) -> Environment:
         if self._switch("OTEL_SDK_DISABLED"):
             return Environment(disabled=True, traces=(), metrics=())
-        self._check_pairs("OTEL_RESOURCE_ATTRIBUTES")
+        for variable, value in self._found("OTEL_RESOURCE_ATTRIBUTES"):
+            self._check_pairs(variable, value, _ATTRIBUTE)
         traces = self._exporters("TRACES") if self.given.traces else ()
         metrics = self._exporters("METRICS") if self.given.metrics else ()
         for signal, exporters in (("TRACES", traces), ("METRICS", metrics)):
@@ -206,18 +208,13 @@ class _Reader:
         for variable, value in self._of_signal(signal, "COMPRESSION"):
             self.checks.choice(variable, value, ("gzip", "deflate", "none"))
         for variable, value in self._of_signal(signal, "HEADERS"):
-            for number, pair in enumerate(value.split(","), 1):
-                if pair.strip() and not _HEADER.fullmatch(pair):
-                    wanted = "name=value pairs, URL-encoded, with commas between them"
-                    raise self.checks.problem(f"{variable} must be {wanted}; pair {number} is not")
+            self._check_pairs(variable, value, _HEADER)
 
-    def _check_pairs(self, variable: str) -> None:
-        for _, value in self._found(variable):
-            for number, pair in enumerate(value.split(","), 1):
-                name, equals, _ = pair.partition("=")
-                if pair.strip() and not (equals and name.strip()):
-                    wanted = "name=value pairs, URL-encoded, with commas between them"
-                    raise self.checks.problem(f"{variable} must be {wanted}; pair {number} is not")
+    def _check_pairs(self, variable: str, value: str, form: re.Pattern[str]) -> None:
+        for number, pair in enumerate(value.split(","), 1):
+            if pair.strip() and not form.fullmatch(pair):
+                wanted = "name=value pairs, URL-encoded, with commas between them"
+                raise self.checks.problem(f"{variable} must be {wanted}; pair {number} is not")
 
     def _sampler(self) -> tuple[float | None, bool]:
         argument = "OTEL_TRACES_SAMPLER_ARG"

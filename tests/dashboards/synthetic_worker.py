@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
+from beam_agents.demo.outage.servers import serving
 from beam_agents.signals import Histogram, catalogue
 from beam_agents.signals.aggregates import Aggregates
 from beam_agents.signals.observer import Record
@@ -89,16 +89,9 @@ def working() -> Iterator[SyntheticWorker]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    worker.target = f"127.0.0.1:{httpd.server_port}"
-    thread = threading.Thread(target=httpd.serve_forever, name="worker")
-    thread.start()
-    try:
+    with serving(Handler) as port:
+        worker.target = f"127.0.0.1:{port}"
         yield worker
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
 
 
 def _lines(

@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from beam_agents import (
-    AgentConfig,
     AgentContext,
     Complete,
-    FlushToLongterm,
     LlmRequest,
     LlmResponse,
-    SummarizeCompactor,
     Suspend,
-    Tool,
 )
 from beam_agents.demo.outage.servers import RedisServer, ServerMissing
 from beam_agents.demo.outage.watching import watching
 from beam_agents.demo.store import provision_store
 from beam_agents.errors import ExpireFlushFailed
-from beam_agents.testing import AgentHarness, ScriptedModel, event
+from beam_agents.testing import AgentHarness, event
 from beam_agents_dashboards import parse_settings
 from beam_agents_dashboards.grafana import dashboards
 from beam_agents_dashboards.grafana_check import panels_without_data
@@ -35,6 +31,7 @@ from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers.disks import mounted
 from tests.servers.process import unavailable
 from tests.servers.proxy import Fault, Proxy, proxied
+from tests.telemetry.everything import TTL_MS, everything
 from tests.telemetry.losing import Loses
 from tests.telemetry.scraping import endpoint, forget_all
 
@@ -52,7 +49,6 @@ SETTINGS = parse_settings(
 )
 TOLD_WITHIN_S = 90.0
 HOUR_S = 36.0
-TTL_MS = 1_000
 START_MS = 10_000
 BIG = 150_000
 
@@ -63,10 +59,6 @@ def respond(request: LlmRequest) -> LlmResponse:
     if b"broken" in request.body:
         raise ConnectionError
     return LlmResponse(b"answer", prompt_tokens=3, completion_tokens=2)
-
-
-async def look_up(arguments: bytes) -> bytes:
-    return arguments
 
 
 async def agent(ctx: AgentContext) -> Complete | Suspend:
@@ -101,21 +93,8 @@ class Stage:
     def harness(
         self, name: str, uri: str, *plugins: object, on_failure: str = "fail_bundle"
     ) -> Iterator[AgentHarness]:
-        configured = AgentConfig(
-            provider_factory=ScriptedModel(respond),
-            longterm_memory=uri,
-            ttl_ms=TTL_MS,
-            on_expire=FlushToLongterm(on_failure=on_failure),
-            summarizer=SummarizeCompactor(
-                build_request=lambda items, prior: LlmRequest("summarizer", b"".join(items) + (prior or b"")),
-                extract_summary=lambda response: response[:2],
-                source_keys=("log",),
-                summary_key="summary",
-                keep_recent=1,
-                trigger_bytes=2_000,
-            ),
-            tools=[Tool("look_up", look_up)],
-            telemetry=(self.plugin, *plugins),  # type: ignore[arg-type]  # plugins
+        configured = everything(
+            uri, respond, self.plugin, *plugins, on_failure=on_failure, keep_recent=1, trigger_bytes=2_000
         )
         with AgentHarness(agent, configured, name=name) as harness:
             yield harness

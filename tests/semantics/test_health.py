@@ -10,7 +10,6 @@ import pytest
 
 from beam_agents import AgentConfig, AgentContext, Complete, FlushToLongterm, Suspend
 from beam_agents.errors import ExpireFlushFailed
-from beam_agents.signals.per_process import renew_all
 from beam_agents.signals.stores import StoreHealth, store_table
 from beam_agents.signals.wedges import wedge_table
 from beam_agents.testing import AgentHarness, FailOnce, answer, event
@@ -99,12 +98,6 @@ def test_one_probe_serves_all_agents_of_a_store(server: redis.DurableServer) -> 
         count = len(first.signals.probes)
         eventually(lambda: len(first.signals.probes) > count)
     assert probes() == 0
-
-
-@pytest.fixture(autouse=True)
-def _no_wedges() -> None:
-    """Begin without the wedges that another test's keys may have left in the process."""
-    renew_all()
 
 
 @pytest.mark.parametrize("on_failure", ["fail_bundle", "rearm"])

@@ -16,21 +16,19 @@ from beam_agents import (
     AgentContext,
     AgentEnvelope,
     Complete,
-    FlushToLongterm,
     LlmRequest,
     LlmResponse,
-    SummarizeCompactor,
     Suspend,
-    Tool,
     ToolResult,
 )
 from beam_agents.errors import ExpireFlushFailed
 from beam_agents.model.stash import process_stash
 from beam_agents.runtime import bridge
 from beam_agents.signals import catalogue, wedges
-from beam_agents.testing import AgentHarness, FailOnce, ScriptedModel, event
+from beam_agents.testing import AgentHarness, FailOnce, event
 from beam_agents_telemetry.prometheus import PrometheusMetrics
 from tests.servers.redis import DurableServer
+from tests.telemetry.everything import TTL_MS, everything
 from tests.telemetry.losing import Loses
 from tests.telemetry.scraping import endpoint, forget_all, scrape
 
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PLUGIN = PrometheusMetrics(port=0)
-TTL_MS = 1_000
 BIG = 150_000
 START_MS = 10_000
 
@@ -51,10 +48,6 @@ def respond(request: LlmRequest) -> LlmResponse:
     drifting = request.body == b"drift"
     text = b"%d" % next(answers) * 70_000 if drifting else b"answer"
     return LlmResponse(text, prompt_tokens=3, completion_tokens=2)
-
-
-async def look_up(arguments: bytes) -> bytes:
-    return arguments
 
 
 async def busy(ctx: AgentContext) -> Complete | Suspend:
@@ -112,21 +105,8 @@ class Seen:
 
 
 def config(uri: str, on_failure: str = "fail_bundle", *plugins: object) -> AgentConfig:
-    return AgentConfig(
-        provider_factory=ScriptedModel(respond),
-        longterm_memory=uri,
-        ttl_ms=TTL_MS,
-        on_expire=FlushToLongterm(on_failure=on_failure),
-        summarizer=SummarizeCompactor(
-            build_request=lambda items, prior: LlmRequest("summarizer", b"".join(items) + (prior or b"")),
-            extract_summary=lambda response: response[:2],
-            source_keys=("log",),
-            summary_key="summary",
-            keep_recent=3,
-            trigger_bytes=2 * BIG,
-        ),
-        tools=[Tool("look_up", look_up)],
-        telemetry=(PLUGIN, *plugins),  # type: ignore[arg-type]  # plugins
+    return everything(
+        uri, respond, PLUGIN, *plugins, on_failure=on_failure, keep_recent=3, trigger_bytes=2 * BIG
     )
 
 

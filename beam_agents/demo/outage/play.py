@@ -142,17 +142,15 @@ def play(folder: Path, acts: Acts, browser: str | None, say: Callable[[str], Non
         redis.stop()
         stopped_s = time.time()
         say("Redis is stopped")
-        for name in EXPECTED:
-            told = _told(watch, name, "firing")
-            say(f"after {told.at_s - stopped_s:.0f} s: {name}: {told.annotations['description']}")
+        for told in _all_told(watch, "firing"):
+            say(f"after {told.at_s - stopped_s:.0f} s: {told.name}: {told.annotations['description']}")
         time.sleep(max(0.0, stopped_s + acts.down_s - time.time()))
 
         redis.start()
         back_s = time.time()
         say("Redis is started again")
-        for name in EXPECTED:
-            told = _told(watch, name, "resolved")
-            say(f"after {told.at_s - back_s:.0f} s: {name} has ended")
+        for told in _all_told(watch, "resolved"):
+            say(f"after {told.at_s - back_s:.0f} s: {told.name} has ended")
         _await(lambda: not watch.webhook.firing, "all alerts have ended")
         over_s = time.time()
         say(f"all alerts have ended; it should stay quiet for {acts.quiet_s:g} s, while pages are drawn")
@@ -203,11 +201,13 @@ def _value(prometheus: Prometheus, query: str) -> float:
     return found[0].points[-1][1] if found else 0.0
 
 
-def _told(watch: Watch, name: str, status: Literal["firing", "resolved"]) -> Told:
-    try:
-        return watch.webhook.wait_for(name, status, _WITHIN_S)
-    except TimeoutError as error:
-        raise Unexpected(str(error)) from error
+def _all_told(watch: Watch, status: Literal["firing", "resolved"]) -> Iterator[Told]:
+    """Wait for each of the expected alerts."""
+    for name in EXPECTED:
+        try:
+            yield watch.webhook.wait_for(name, status, _WITHIN_S)
+        except TimeoutError as error:
+            raise Unexpected(str(error)) from error
 
 
 def _demand_quiet(watch: Watch, prometheus: Prometheus, when: str) -> None:

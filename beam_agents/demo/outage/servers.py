@@ -7,13 +7,16 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
+from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "running_alertmanager",
     "running_prometheus",
     "server",
+    "serving",
     "stop",
 ]
 
@@ -129,6 +133,20 @@ def stop(process: subprocess.Popen[bytes], stop_signal: int = signal.SIGTERM) ->
 
 
 @contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Answer HTTP on a thread of this process while the block runs, and yield the port."""
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=httpd.serve_forever, name="serving")
+    thread.start()
+    try:
+        yield httpd.server_port
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+@contextmanager
 def running_prometheus(folder: Path, configuration: str) -> Iterator[str]:
     """Run a Prometheus while the block runs, and yield its URL.
 
@@ -141,17 +159,8 @@ def running_prometheus(folder: Path, configuration: str) -> Iterator[str]:
         ServerFailed: It does not come up.
     """
     program = installed("prometheus", "prometheus")
-    file = folder / "prometheus.yml"
-    file.write_text(configuration, encoding="utf-8")
-    url = f"http://127.0.0.1:{free_port()}"
-    command = [
-        program,
-        f"--config.file={file}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-        "--enable-feature=exemplar-storage",
-    ]
-    with server(command, lambda: is_ready(url), folder / "prometheus.log"):
+    flags = (f"--storage.tsdb.path={folder / 'data'}", "--enable-feature=exemplar-storage")
+    with _running("prometheus", (program, *flags), folder, configuration) as url:
         yield url
 
 
@@ -159,17 +168,19 @@ def running_prometheus(folder: Path, configuration: str) -> Iterator[str]:
 def running_alertmanager(folder: Path, configuration: str) -> Iterator[str]:
     """Run an Alertmanager while the block runs, and yield its URL; else as :func:`running_prometheus`."""
     program = installed("prometheus-alertmanager", "prometheus-alertmanager", "alertmanager")
-    file = folder / "alertmanager.yml"
+    flags = (f"--storage.path={folder / 'alertmanager'}", "--cluster.listen-address=")
+    with _running("alertmanager", (program, *flags), folder, configuration) as url:
+        yield url
+
+
+@contextmanager
+def _running(name: str, command: Sequence[str], folder: Path, configuration: str) -> Iterator[str]:
+    """Run a server of the Prometheus family, which all take their configuration and address alike."""
+    file = folder / f"{name}.yml"
     file.write_text(configuration, encoding="utf-8")
     url = f"http://127.0.0.1:{free_port()}"
-    command = [
-        program,
-        f"--config.file={file}",
-        f"--storage.path={folder / 'alertmanager'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-        "--cluster.listen-address=",
-    ]
-    with server(command, lambda: is_ready(url), folder / "alertmanager.log"):
+    listening = (f"--config.file={file}", f"--web.listen-address={url.removeprefix('http://')}")
+    with server([*command, *listening], lambda: is_ready(url), folder / f"{name}.log"):
         yield url
 
 

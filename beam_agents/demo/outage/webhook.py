@@ -7,8 +7,10 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Final, Literal
+
+from beam_agents.demo.outage.servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -109,13 +111,6 @@ def receiving() -> Iterator[Webhook]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hook = Webhook(f"http://127.0.0.1:{httpd.server_port}")
-    thread = threading.Thread(target=httpd.serve_forever, name="webhook")
-    thread.start()
-    try:
+    with serving(Handler) as port:
+        hook = Webhook(f"http://127.0.0.1:{port}")
         yield hook
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()

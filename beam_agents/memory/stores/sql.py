@@ -8,7 +8,6 @@ One table, see :data:`DDL`; its ``key`` column holds the key's UTF-8 bytes. What
 from __future__ import annotations
 
 import functools
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from beam_agents.errors import StoreRejected
@@ -98,7 +97,7 @@ class SqlStore(MemoryStore):
         if not rows:
             return []
         # All writers lock rows in the same order, so that overlapping batches wait and don't deadlock.
-        ordered = sorted(rows, key=attrgetter("sort_key"))
+        ordered = sorted(rows, key=lambda row: row.sort_key)
         parts = chunks(ordered, MAX_ROWS, MAX_STATEMENT_BYTES[self.backend])
 
         async def save(session: Session) -> StoredSeqs:
