@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from beam_agents.errors import StateUndecodable, StateVersionUnsupported
-from beam_agents.memory.stores.contract import decode_record, encode_record
+from beam_agents.memory.stores.contract import with_seq
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +39,7 @@ def plan_repair(rows: Sequence[StoreRow], seq: int) -> RepairPlan:
             plan.kept.append(row)
             continue
         try:
-            record = decode_record(row)
+            plan.lowered.append((row, with_seq(row, seq)))
         except (StateUndecodable, StateVersionUnsupported):
             plan.unreadable.append(row)
-            continue
-        rec = encode_record(record.value, seq, record.updated_at_ms)
-        plan.lowered.append((row, row._replace(seq=seq, rec=rec)))
     return plan

@@ -132,6 +132,8 @@ class _Page:
                 self.discard(key)
             target = self.message.scalars[key]
             if entry.fresh:
+                # What a newer version told of the value that was there is not true of this one.
+                target.DiscardUnknownFields()
                 target.value = value
         else:
             if entry.fresh:

@@ -44,6 +44,7 @@ __all__ = [
     "check_key",
     "decode_record",
     "encode_record",
+    "with_seq",
 ]
 
 RECORD_VERSION: Final = 1
@@ -262,6 +263,23 @@ def decode_record(row: StoreRow) -> MemoryRecord:
         StateUndecodable: Its bytes do not decode; the row is left as it is.
         StateVersionUnsupported: A newer version wrote it; likewise.
     """
+    record = _parse_record(row)
+    return MemoryRecord(row.key, record.value, record.seq, record.updated_at_ms)
+
+
+def with_seq(row: StoreRow, seq: int) -> StoreRow:
+    """Return a row with another seq; all else stays, fields that a newer version added included.
+
+    Raises:
+        StateUndecodable: Its bytes do not decode.
+        StateVersionUnsupported: A newer version wrote it.
+    """
+    record = _parse_record(row)
+    record.seq = seq
+    return row._replace(seq=seq, rec=record.SerializeToString(deterministic=True))
+
+
+def _parse_record(row: StoreRow) -> LongTermRecord:
     entity = hash_entity_key(row.entity_key)
     try:
         record = LongTermRecord.FromString(row.rec)
@@ -273,4 +291,4 @@ def decode_record(row: StoreRow) -> MemoryRecord:
         raise StateVersionUnsupported("longterm", version, RECORD_VERSION, entity)
     if version == 0:
         raise StateUndecodable("longterm", entity)
-    return MemoryRecord(row.key, record.value, record.seq, record.updated_at_ms)
+    return record
