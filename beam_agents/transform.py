@@ -6,10 +6,13 @@ import json
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam import typehints
 from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import SwitchingDirectRunner
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
 from beam_agents.checks import check_text
@@ -102,7 +105,8 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
             run_id=uuid.uuid4().hex,
             probe=self._probe,
         )
-        outputs = checked | "Activate" >> beam.ParDo(dofn).with_outputs(INTENTS, ERRORS, main=OUTPUT)
+        step = _apart_on_fn_api_runner(beam.ParDo(dofn), pcoll.pipeline)
+        outputs = checked | "Activate" >> step.with_outputs(INTENTS, ERRORS, main=OUTPUT)
         for tag, kind in ((OUTPUT, bytes), (INTENTS, ToolIntent), (ERRORS, ActivationError)):
             outputs[tag].element_type = kind
         return AgentOutputs(outputs[OUTPUT], outputs[INTENTS], outputs[ERRORS])
@@ -132,6 +136,25 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
             raise ValueError(f"{wanted}; the keys of this one are {key}: encode them as bytes")
         if value not in (AgentEnvelope, typehints.Any):
             raise ValueError(f"{wanted}; the values of this one are {value}: see keyed_envelopes(...)")
+
+
+_agents_of: WeakKeyDictionary[beam.Pipeline, int] = WeakKeyDictionary()
+"""How many agents a pipeline has so far."""
+
+
+def _apart_on_fn_api_runner(step: beam.ParDo, pipeline: beam.Pipeline) -> beam.ParDo:
+    """Have each agent of a pipeline in a stage of its own, where they would share their timers.
+
+    Beam's FnApiRunner keeps the timers of one stage by their names alone: of two agents in a stage, only the
+    first one's timers fire, and the other's memory would never expire. Steps that need different resources
+    are never put into one stage; what they ask for here, this runner does not look at.
+    """
+    if isinstance(pipeline.runner, FnApiRunner | SwitchingDirectRunner):
+        earlier = _agents_of.get(pipeline, 0)
+        _agents_of[pipeline] = earlier + 1
+        if earlier:
+            step.with_resource_hints(min_ram=f"{earlier}B")
+    return step
 
 
 class _CheckKeyed(beam.DoFn):

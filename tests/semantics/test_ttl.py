@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_agents import AgentConfig, AgentContext, Complete, Suspend
+from beam_agents import AgentConfig, AgentContext, AgentEnvelope, Complete, RunAgent, Suspend
+from beam_agents.signals import Observer, Record, catalogue
 from beam_agents.testing import AdvanceWatermark, AgentHarness, event, run_events
+from beam_agents.testing.registry import Shared
 
 TTL_MS = 1_000
 
@@ -167,3 +171,50 @@ def test_bounded_input_ends_with_the_expiry_of_all_keys(config: AgentConfig) -> 
     run = run_events(agent, [event(b"%d" % key, time_ms=10_000) for key in range(50)], config=config)
     assert len(run.outputs) == 50
     assert sorted(run.expired) == sorted(b"%d" % key for key in range(50))
+
+
+class Expired(Shared):
+    """Keeps the entities of the keys that were wiped, by agent."""
+
+    name = "expired"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: set[tuple[str, bytes]] = set()
+
+    def build(self) -> Observer:
+        keys = self.keys
+
+        class Watches(Observer):
+            def record(self, record: Record) -> None:
+                if any(metric is catalogue.TTL_WIPES for metric, _, _ in record.measurements):
+                    keys.add((record.agent, record.entity_key))
+
+        return Watches()
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
+def test_each_of_a_pipelines_agents_sees_its_own_keys_expire(runner: str) -> None:
+    """FnApiRunner takes timers of one name in one stage for one step's."""
+    expired = Expired()
+    config = AgentConfig(ttl_ms=TTL_MS, telemetry=[expired])
+    kinds = tuple[bytes, AgentEnvelope]
+
+    def events(*keys: bytes) -> list[tuple[bytes, AgentEnvelope]]:
+        return [(key, event(key, time_ms=10_000)) for key in keys]
+
+    with beam.Pipeline(options=PipelineOptions([f"--runner={runner}"])) as pipeline:
+        shared = pipeline | beam.Create(events(b"a", b"b")).with_output_types(kinds)
+        more = pipeline | "More" >> beam.Create(events(b"c")).with_output_types(kinds)
+        first = shared | "First" >> RunAgent(agent, config=config, name="first")
+        _ = (shared, more) | beam.Flatten() | "Second" >> RunAgent(agent, config=config, name="second")
+        _ = (
+            first.output
+            | beam.Map(lambda output: (output, event(output, time_ms=10_000))).with_output_types(kinds)
+            | "After the first" >> RunAgent(agent, config=config, name="third")
+        )
+    assert expired.keys == {
+        *(("first", key) for key in (b"a", b"b")),
+        *(("second", key) for key in (b"a", b"b", b"c")),
+        *(("third", b"%s 1 at 10000" % key) for key in (b"a", b"b")),
+    }
