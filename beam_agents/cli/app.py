@@ -171,7 +171,8 @@ def run(
         str,
         typer.Option(
             metavar="RUNNER",
-            help="FnApiRunner, BundleBasedDirectRunner, or another of Beam's that runs on this machine.",
+            help="FnApiRunner, BundleBasedDirectRunner, prism, flink, portable, or another of Beam's. "
+            "It reads and writes the files, so these must be where its workers are.",
         ),
     ] = "FnApiRunner",
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 when there is any error.")] = False,

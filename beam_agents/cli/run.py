@@ -29,6 +29,7 @@ from beam_agents.cli.progress import progress_on
 from beam_agents.cli.report import result_table
 from beam_agents.cli.row_format import RowFormat
 from beam_agents.cli.rows import Fields, InputError, check_fields
+from beam_agents.cli.runners import RunnerError, check_portable_runner
 from beam_agents.cli.staging import OutputError, StagedFile, is_streamed
 from beam_agents.cli.store_session import uri_text
 from beam_agents.cli.targets import TargetError, load_target
@@ -160,6 +161,10 @@ def configure_logging(*, verbose: bool) -> None:
     else:
         # What the agent's code raises may hold an event's content: no text of it is shown unasked.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+        # Prism's log, with what its workers print; Beam sets the level when it starts Prism.
+        prism = logging.getLogger("PrismJobServer")
+        prism.propagate = False
+        prism.addHandler(logging.NullHandler())
         hide_exception_texts()
 
 
@@ -351,6 +356,10 @@ def _check_runner(runner: str, options: Sequence[str], config: AgentConfig) -> N
         raise typer.BadParameter(
             f"{runner!r} cannot be had from Beam: {str(error).splitlines()[0]}", param_hint="--runner"
         ) from error
+    try:
+        check_portable_runner(made, flags)
+    except RunnerError as error:
+        raise typer.BadParameter(str(error), param_hint=f"--runner {runner}") from error
     if config.suspension_timeout_ms is not None and isinstance(made, FnApiRunner | SwitchingDirectRunner):
         raise typer.BadParameter(
             f"{runner} fires timers of processing time at once, so that every suspension would time out: "

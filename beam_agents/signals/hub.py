@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 
     from beam_agents.signals.observer import Record, TelemetryPlugin, Worker
 
-__all__ = ["CLOSE_TIMEOUT_S", "Telemetry", "acquire_hub", "initialised", "release_hub", "workers"]
+__all__ = [
+    "CLOSE_TIMEOUT_S",
+    "Telemetry",
+    "acquire_hub",
+    "initialised",
+    "release_hub",
+    "watch_from_start",
+    "workers",
+]
 
 FAULTS: Final = (Exception, asyncio.CancelledError, GeneratorExit)
 """What a plugin may raise and nobody gets to see: all but what a signal's handler ends the program with."""
@@ -354,6 +362,14 @@ def acquire_hub(plugins: Sequence[TelemetryPlugin]) -> Telemetry:
             shared.users += 1
             held.append(shared)
         return Telemetry(tuple(held))
+
+
+def watch_from_start() -> None:
+    """Have SIGTERM close the plugins that are there by then; for the main thread of a worker's own program.
+
+    Without it that holds from the first agent on, and there from when the main thread next runs Python code.
+    """
+    watch_termination(_at_termination)
 
 
 def release_hub(telemetry: Telemetry) -> None:
