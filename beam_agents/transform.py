@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam import typehints
+from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.direct.direct_runner import SwitchingDirectRunner
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
@@ -32,6 +33,7 @@ __all__ = ["AgentOutputs", "RunAgent", "envelope_from_mapping", "event_time_ms",
 
 OUTPUT: Final = "output"
 KEYED_ENVELOPE: Final = tuple[bytes, AgentEnvelope]
+_NO_SPLITS: Final = "prism_disable_sdf_split"
 LONE_SURROGATE: Final = "it holds a lone surrogate (half of a pair), which is no text"
 
 
@@ -94,6 +96,9 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
 
     def expand(self, pcoll: PCollection[tuple[bytes, AgentEnvelope]]) -> AgentOutputs:  # noqa: D102 - Beam's own
         self._check_input(pcoll)
+        # Prism splits a bundle that is slow, and runs both parts at once where both have elements of one key:
+        # what one of them does to the key's state is lost. Other runners know no such experiment.
+        pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NO_SPLITS)
         # The check also tells Beam the element's type, so that keys get a deterministic coder.
         checked = pcoll | "CheckKeyed" >> beam.ParDo(_CheckKeyed()).with_output_types(KEYED_ENVELOPE)
         dofn = make_dofn(
