@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from beam_agents.cli.dashboards import dashboards_app
+from beam_agents.cli.imports import importing_beam
 from beam_agents.cli.interrupts import exit_code
 from beam_agents.cli.row_format import RowFormat  # noqa: TC001 - as above
 from beam_agents.cli.store import store_app
@@ -194,7 +195,8 @@ def run(
     """
     try:
         # Beam takes two seconds to import; the other commands, and --help, do without.
-        from beam_agents.cli.run import run_files  # noqa: PLC0415
+        with importing_beam():
+            from beam_agents.cli.run import run_files  # noqa: PLC0415
 
         run_files(
             agent=agent,

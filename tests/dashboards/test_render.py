@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,37 @@ def test_pictures_are_of_the_pages_size(past: servers.Prometheus, tmp_path: path
     assert width == 1920
     # One screen.
     assert 900 < height <= 1080
+
+
+def test_all_that_fires_is_to_be_seen(past: servers.Prometheus, tmp_path: pathlib.Path) -> None:
+    browser = find_browser()
+    if browser is None:
+        absent("chromium (Debian's package of that name)")
+    board = json.loads(TEXTS["beam-agents-overview.json"])
+    (alerts, *_) = board["annotations"]["list"]
+    # What fires when Redis is down: a little more than one line.
+    firing = {
+        "BeamAgentsStoreDown": "page redis",
+        "BeamAgentsTimerBundlesFailing": "page flights aircraft",
+        "BeamAgentsExpireTimersWedged": "page flights aircraft redis",
+        "BeamAgentsActivationErrorBudgetBurn": "page flights airport",
+    }
+    board["annotations"]["list"] = [
+        {**alerts, "target": {"expr": "vector(1)"}, "titleFormat": title, "textFormat": text}
+        for title, text in firing.items()
+    ]
+    drawn = page(json.dumps(board), past.url)
+    assert drawn.count("<li><i ") == 4
+    script = (
+        "<script>const m = document.querySelector('.marks'); document.title = m.scrollHeight - m.clientHeight"
+    )
+    (tmp_path / "page.html").write_text(drawn.replace("</body>", f"{script}</script></body>"))
+    done = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+         "--window-size=1920,1080", "--dump-dom", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "<title>0</title>" in done.stdout
 
 
 def test_command_writes_pages(past: servers.Prometheus, tmp_path: pathlib.Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
 from beam_agents.demo.outage.play import EXPECTED, Acts, play
 from beam_agents.demo.outage.servers import ServerMissing
 from tests.servers.process import unavailable
-
-if TYPE_CHECKING:
-    import pathlib
 
 PIPELINE = {"job": "beam-agents", "pipeline": "flights", "agent": "aircraft"}
 LABELS = {
@@ -40,10 +37,14 @@ EMPTY = {
 
 
 @pytest.mark.xdist_group("outage")
-def test_an_outage_is_told_while_it_lasts_and_at_no_other_time(tmp_path: pathlib.Path) -> None:
+def test_an_outage_is_told_while_it_lasts_and_at_no_other_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
+    # As ``make demo-outage`` names its folder.
+    monkeypatch.chdir(tmp_path)
     try:
-        found = play(tmp_path, Acts(healthy_s=10, down_s=12, quiet_s=5), None, said.append)
+        found = play(pathlib.Path(), Acts(healthy_s=10, down_s=12, quiet_s=5), None, said.append)
     except ServerMissing as missing:
         unavailable(str(missing))
     assert {each.name for each in found.told} - ALSO == set(EXPECTED)

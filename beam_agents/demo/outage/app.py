@@ -15,7 +15,7 @@ from beam_agents.demo.outage.servers import ServerFailed, ServerMissing
 from beam_agents_dashboards.render import find_browser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import JustifyMethod
 
@@ -51,7 +51,7 @@ def _table(found: Play) -> Table:
     table = Table(title="Who was told what", title_justify="left")
     for head in ("alert", "severity", "about", "came after", "ended after"):
         justify: JustifyMethod = "right" if head.endswith("after") else "left"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=head == "alert")
+        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "about")
     for row in _rows(found):
         table.add_row(*row)
     table.caption = "since Redis was stopped, and since it was started again"
@@ -60,9 +60,12 @@ def _table(found: Play) -> Table:
 
 
 def _rows(found: Play) -> Iterator[tuple[str, ...]]:
+    seen: list[Mapping[str, str]] = []
     for fired in found.told:
-        if fired.status != "firing":
+        # An alert is told again when another joins its group.
+        if fired.status != "firing" or fired.labels in seen:
             continue
+        seen.append(fired.labels)
         ended = next(
             each for each in reversed(found.told) if each.labels == fired.labels and each.status == "resolved"
         )

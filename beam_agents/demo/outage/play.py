@@ -111,6 +111,8 @@ def play(folder: Path, acts: Acts, browser: str | None, say: Callable[[str], Non
         ServerFailed: One did not come up.
         OSError: A file can't be written.
     """
+    # Prometheus takes paths as from its own file's folder.
+    folder = folder.resolve()
     servers, targets = folder / "servers", folder / "targets"
     for each in (servers, targets):
         shutil.rmtree(each, ignore_errors=True)

@@ -17,7 +17,7 @@ from beam_agents_dashboards.render.units import shown
 from beam_agents_dashboards.render.variables import filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from beam_agents_dashboards.render.marks import Mark
     from beam_agents_dashboards.render.model import Panel
@@ -98,7 +98,9 @@ class Drawer:
             (line.name, line.paint, shown(line.last, panel.field.unit, panel.field.decimals))
             for line in lines
         ]
-        rows = flow_rows([f"{name} {last}" for name, _, last in legend], size[0])
+        rows = flow_rows(
+            [_SWATCH_PX + _LETTER_PX * len(f"{name} {last}") for name, _, last in legend], size[0]
+        )
         height = size[1] - min(rows, _LEGEND_LINES) * _LEGEND_LINE_PX - 6
         svg = lines_svg(
             lines,
@@ -200,12 +202,11 @@ def _name(panel: Panel, ref: str, labels: Mapping[str, str]) -> str:
     )
 
 
-def flow_rows(texts: Sequence[str], width: int) -> int:
-    """Return into how many lines texts break that stand one after the other."""
+def flow_rows(widths: Iterable[float], width: float) -> int:
+    """Return into how many lines boxes break that stand one after the other, all in pixels."""
     rows, left = 0, 0.0
-    for text in texts:
-        needed = _SWATCH_PX + _LETTER_PX * len(text)
+    for needed in widths:
         if needed > left:
-            rows, left = rows + 1, float(width)
+            rows, left = rows + 1, width
         left -= needed
     return rows

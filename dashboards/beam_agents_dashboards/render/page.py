@@ -32,6 +32,8 @@ _ROW_PX: Final = 38
 _COLUMNS: Final = 24
 _HEADER_PX: Final = 40
 _MARK_PX: Final = 20
+_SWATCH_PX: Final = 40
+"""A mark's swatch, and the gap to the next mark."""
 _TOLD_MARKS: Final = 12
 
 
@@ -52,6 +54,11 @@ class _Told:
     title: str
     text: str
     paint: str
+
+    @property
+    def width_px(self) -> float:
+        """At most how wide it is: a bold letter of the page's font is, on average, less than 9 pixels."""
+        return _SWATCH_PX + 9 * len(self.title) + 8 * len(self.text)
 
 
 def draw_page(board: Board, prometheus: Prometheus, window: Window, source: str) -> tuple[str, int]:
@@ -81,7 +88,7 @@ def draw_page(board: Board, prometheus: Prometheus, window: Window, source: str)
     )
     panels = [_place(panel, drawer) for panel in board.panels]
     told = _told(marks)
-    marks_px = _MARK_PX * flow_rows([f"{each.title} {each.text}" for each in told], WIDTH_PX - 100)
+    marks_px = _MARK_PX * flow_rows((each.width_px for each in told), WIDTH_PX - 4 * _EDGE_PX)
     height_px = max((each.top + each.height for each in panels), default=0)
     page = template.render(
         board=board,
