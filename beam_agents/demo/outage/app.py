@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from beam_agents.demo.outage.play import Play
 
 __all__ = ["demo_outage"]
+
+_NAME_WIDTH: Final = 8
+"""So wide are the names of the demonstration, which are not to be broken on a terminal of 80."""
 
 
 def demo_outage(
@@ -49,12 +52,18 @@ def demo_outage(
 
 def _table(found: Play) -> Table:
     table = Table(title="Who was told what", title_justify="left")
-    for head in ("alert", "severity", "about", "came after", "ended after"):
-        justify: JustifyMethod = "right" if head.endswith("after") else "left"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "about")
+    for head in ("alert", "severity", "about", "came", "ended"):
+        justify: JustifyMethod = "right" if head in {"came", "ended"} else "left"
+        table.add_column(
+            head,
+            justify=justify,
+            overflow="fold",
+            no_wrap=head in {"alert", "severity"},
+            min_width=_NAME_WIDTH if head == "about" else None,
+        )
     for row in _rows(found):
         table.add_row(*row)
-    table.caption = "since Redis was stopped, and since it was started again"
+    table.caption = "came after Redis was stopped, ended after it was started again"
     table.caption_justify = "left"
     return table
 
