@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - Typer reads the annotations
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
@@ -19,6 +20,7 @@ __all__ = ["dashboards_app"]
 
 _SHOWN_PLACES: Final = 3
 """Rules or panels that are named beside a metric without data."""
+_PAIR: Final = re.compile(r"\w+=")
 
 dashboards_app = typer.Typer(
     help="Export and check the dashboards, recording rules and alerts.",
@@ -34,9 +36,12 @@ Set: TypeAlias = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, such as slo=0.999, pipeline=REGEX or for_scale=0.5. Repeat it for several; a wrong "
-        "key names them all.",
+        help="A setting, such as slo=0.999, pipeline=REGEX or for_scale=0.5. More may follow: --set "
+        "slo=0.999 job=REGEX. A wrong key names them all.",
     ),
+]
+More: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="More settings.", show_default=False)
 ]
 
 
@@ -52,7 +57,13 @@ dashboards_app.command()(render)
 
 @dashboards_app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go; made where missing.")],
+    operands: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR",
+            help="Where the files go; made where missing. A NAME=… is a setting; write ./NAME=… for a folder.",
+        ),
+    ],
     *,
     only: Only = None,
     settings: Set = None,
@@ -65,7 +76,12 @@ def export(
     """
     from beam_agents_dashboards import files  # noqa: PLC0415 - see above
 
-    parsed, halves = _settings(settings), _halves(only)
+    more = [each for each in operands if _PAIR.match(each)]
+    folders = [each for each in operands if not _PAIR.match(each)]
+    if len(folders) != 1:
+        raise typer.BadParameter(f"one folder is needed, not {folders or 'none'}", param_hint="DIR")
+    folder = Path(folders[0])
+    parsed, halves = _settings([*(settings or ()), *more]), _halves(only)
     written = 0
     try:
         for half in halves:
@@ -97,6 +113,7 @@ def check(
     ] = None,
     only: Only = None,
     settings: Set = None,
+    more: More = None,
 ) -> None:
     """Check that every query parses and asks for what the catalogue of signals has.
 
@@ -108,7 +125,7 @@ def check(
 
     if prometheus is not None and not prometheus.startswith(("http://", "https://")):
         raise typer.BadParameter("an http or https URL is needed", param_hint="--prometheus")
-    parsed, halves = _settings(settings), _halves(only)
+    parsed, halves = _settings([*(settings or ()), *(more or ())]), _halves(only)
     try:
         from beam_agents_dashboards.check import problems  # noqa: PLC0415 - needs the extra
         from beam_agents_dashboards.live import missing  # noqa: PLC0415 - as above
@@ -147,11 +164,11 @@ def _export_runbooks(folder: Path) -> int:
     return len(pages)
 
 
-def _settings(pairs: Sequence[str] | None) -> Settings:
+def _settings(pairs: Sequence[str]) -> Settings:
     from beam_agents_dashboards import SettingsError, parse_settings  # noqa: PLC0415 - see above
 
     try:
-        return parse_settings(pairs or ())
+        return parse_settings(pairs)
     except SettingsError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
 

@@ -29,7 +29,7 @@ def call(*words: str) -> Result:
 
 
 def test_export_writes_what_the_settings_make(tmp_path: Path) -> None:
-    done = call("export", str(tmp_path), "--only", "prometheus", "--set", "slo=0.99", "--set", "for_scale=2")
+    done = call("export", str(tmp_path), "--only", "prometheus", "--set", "slo=0.99", "for_scale=2")
     assert done.exit_code == 0, done.output
     assert done.stdout == f"5 files are in {tmp_path}\n"
     assert "runbook_url is not set: links lead to https://docs.example.com/" in done.stderr
@@ -57,6 +57,11 @@ def test_export_of_all_has_the_runbooks_and_nothing_to_say_where_links_are_set(t
     ("words", "said"),
     [
         (["export", "x", "--set", "slo=2"], "a share between 0 and 1 is needed"),
+        (["export", "x", "--set", "slo=0.9", "colour=red"], "there is no such setting"),
+        (["export", "--set", "slo=0.9"], "Missing argument"),
+        (["export", "slo=0.9"], "one folder is needed, not none"),
+        (["export", "x", "y"], "one folder is needed, not ['x', 'y']"),
+        (["check", "slo"], "a value is needed"),
         (["export", "x", "--set", "colour=red"], "there is no such setting"),
         (["export", "x", "--only", "graphite"], "'graphite' is none of"),
         (["check", "--prometheus", "host:9090"], "an http or https URL is needed"),
