@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from apache_beam.pvalue import PCollection
+    from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection
 
     from beam_agents.cli.row_format import RowFormat
     from beam_agents.cli.rows import Fields, Input
@@ -45,14 +45,22 @@ if TYPE_CHECKING:
     from beam_agents.config import AgentConfig
     from beam_agents.runtime.activation import AgentFunction
 
-__all__ = ["Job", "JobFailed", "JobResult", "run_job"]
+    Source: TypeAlias = beam.PTransform[PBegin, DoOutputsTuple]
+
+__all__ = ["EVENTS", "MALFORMED", "Job", "JobFailed", "JobResult", "run_job"]
 
 _T = TypeVar("_T")
 
-_MALFORMED: Final = "malformed"
-_EVENTS: Final = "events"
+EVENTS: Final = "events"
+MALFORMED: Final = "malformed"
+"""The outputs of what reads a job's rows: events, and lines of the errors file."""
 _REPORT_EVERY: Final = 256
 """Rows between two notes of how far reading is."""
+_WINDOW_S: Final = 86_400
+"""Seconds of event time of which an unbounded run's lines are one shard."""
+_PRISM: Final = frozenset({"prism", "prismrunner"})
+_PRISM_OPTIONS: Final = ("--experiments=prism_disable_sdf_split",)
+"""Prism splits a slow bundle, and runs some of its elements twice if it has timers: apache/beam 35771."""
 _FIRST_MALFORMED: Final = 5
 """How many malformed lines a result names."""
 
@@ -72,6 +80,8 @@ class Job:
         intents: Where intents go; None: they are only counted.
         runner: Beam's name of the runner. It must run on this machine: files are read and written locally.
         options: Further pipeline options, such as ``("--direct_num_workers=2",)``.
+        source: Makes, of the run's id, what reads the rows in place of ``inputs`` and has the outputs EVENTS
+            and MALFORMED; it may be unbounded. None: the files are read from beginning to end.
     """
 
     agent: AgentFunction
@@ -84,6 +94,7 @@ class Job:
     intents: Path | None = None
     runner: str = "FnApiRunner"
     options: tuple[str, ...] = ()
+    source: Callable[[str], Source] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +192,8 @@ def _run_pipeline(
     files: tuple[StagedFile, StagedFile, StagedFile],
     was_interrupted: Callable[[], bool],
 ) -> None:
-    options = PipelineOptions([f"--runner={job.runner}", *job.options])
+    workaround = _PRISM_OPTIONS if job.runner.lower() in _PRISM else ()
+    options = PipelineOptions([f"--runner={job.runner}", *workaround, *job.options])
     try:
         pipeline = beam.Pipeline(options=options)
         _build(pipeline, job, run_id, *files)
@@ -204,20 +216,14 @@ def _build(
     intents: StagedFile,
 ) -> None:
     config = replace(job.config, telemetry=(*job.config.telemetry, TallyPlugin(run_id)))
-    read = _ReadRows(job.inputs, job.row_format, job.fields, run_id)
-    # One element stands for all files, so that rows are read in order.
-    rows = (
-        pipeline
-        | "Start" >> beam.Impulse()
-        | "Read" >> beam.ParDo(read).with_outputs(_MALFORMED, main=_EVENTS)
-    )
-    rows[_EVENTS].element_type = tuple[bytes, AgentEnvelope]
-    rows[_MALFORMED].element_type = bytes
-    results = rows[_EVENTS] | "RunAgent" >> RunAgent(job.agent, config=config)
+    rows = pipeline | "Read" >> (_ReadFiles(job, run_id) if job.source is None else job.source(run_id))
+    rows[EVENTS].element_type = tuple[bytes, AgentEnvelope]
+    rows[MALFORMED].element_type = bytes
+    results = rows[EVENTS] | "RunAgent" >> RunAgent(job.agent, config=config)
     # Without ids of their own, events have their places as ids: see rows.
     make_error_line = error_line if job.fields.event_id is not None else located_error_line
     failed = _map("ErrorLines", make_error_line, results.errors)
-    all_errors = (rows[_MALFORMED], failed) | "AllErrors" >> beam.Flatten()
+    all_errors = (rows[MALFORMED], failed) | "AllErrors" >> beam.Flatten()
     _write("Out", _map("OutputLines", output_line, results.output), out)
     _write("Errors", all_errors, errors)
     _write("Intents", _map("IntentLines", intent_line, results.intents), intents)
@@ -230,7 +236,23 @@ def _map(name: str, make_line: Callable[[_T], bytes], collection: PCollection[_T
 
 def _write(name: str, lines: PCollection[bytes], staged: StagedFile) -> None:
     lines.element_type = bytes
-    lines | f"Write{name}" >> WriteToText(staged.shard_prefix, coder=BytesCoder())
+    # What is unbounded is written window by window; their names are in the order of their times.
+    window_s = None if lines.is_bounded else _WINDOW_S
+    lines | f"Write{name}" >> WriteToText(
+        staged.shard_prefix, coder=BytesCoder(), triggering_frequency=window_s
+    )
+
+
+class _ReadFiles(beam.PTransform["PBegin", "DoOutputsTuple"]):
+    def __init__(self, job: Job, run_id: str) -> None:
+        super().__init__()
+        self._read = _ReadRows(job.inputs, job.row_format, job.fields, run_id)
+
+    def expand(self, begin: PBegin) -> DoOutputsTuple:
+        # One element stands for all files, so that rows are read in order.
+        read = beam.ParDo(self._read).with_outputs(MALFORMED, main=EVENTS)
+        rows: DoOutputsTuple = begin | beam.Impulse() | read
+        return rows
 
 
 class _ReadRows(beam.DoFn):
@@ -253,7 +275,7 @@ class _ReadRows(beam.DoFn):
                     if rows % _REPORT_EVERY == 0:
                         tally.reading(lines_before + lines.number, bytes_before + lines.bytes_read, events)
                     if isinstance(row, Malformed):
-                        yield TaggedOutput(_MALFORMED, malformed_line(row))
+                        yield TaggedOutput(MALFORMED, malformed_line(row))
                     else:
                         events += 1
                         yield row.entity_key, row

@@ -55,7 +55,7 @@ def progress_line(tally: Tally, total_bytes: int) -> str:
     else:
         percent = min(100, 100 * tally.bytes_read // total_bytes) if total_bytes else 0
         done = f"{read} ({percent} % of the input); {tally.activations:,} activations done"
-    return "; ".join((done, *tally.troubles))
+    return "; ".join((done, *tally.event_time, *tally.troubles))
 
 
 def _show_lines(console: Console, tally: Tally, total_bytes: int, stop: threading.Event) -> None:
@@ -73,7 +73,7 @@ def _show_bars(console: Console, tally: Tally, total_bytes: int, stop: threading
             progress.update(reading, completed=tally.bytes_read)
             progress.update(
                 running,
-                description="; ".join(("activations", *tally.troubles)),
+                description="; ".join(("activations", *tally.event_time, *tally.troubles)),
                 completed=tally.activations,
                 total=tally.events if tally.reading_done else None,
             )

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final, NoReturn, Self, TypeAlias
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, Self, TypeAlias
 
 from beam_agents.cli.row_format import RowFormat
 from beam_agents.transform import LONE_SURROGATE, envelope_from_mapping, event_time_ms
@@ -22,6 +22,7 @@ __all__ = [
     "InputError",
     "LineReader",
     "Malformed",
+    "Place",
     "check_fields",
     "read_rows",
 ]
@@ -99,8 +100,24 @@ class _RowError(ValueError):
     """One row is malformed; the message is its report."""
 
 
+class Place(NamedTuple):
+    """Where a line begins.
+
+    Attributes:
+        number: Its number, from 1.
+        offset: Bytes before it.
+    """
+
+    number: int
+    offset: int
+
+
 class LineReader:
     """Lines of a binary file, as bytes with their ends, cut off a little after ``MAX_LINE_BYTES``.
+
+    Args:
+        file: The file, at its beginning.
+        after_header: The line that comes after the first one; None: the second.
 
     Attributes:
         number: Lines read so far: the number of the last one, from 1.
@@ -109,8 +126,9 @@ class LineReader:
         overlong: Whether the last line was longer than the limit, its end not counted.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], after_header: Place | None = None) -> None:
         self._file = file
+        self._after_header = after_header
         self.number = 0
         self.bytes_read = 0
         self.quotes = 0
@@ -126,7 +144,15 @@ class LineReader:
             if self.number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             self.overlong = len(line.removesuffix(b"\n").removesuffix(b"\r")) > MAX_LINE_BYTES
+            if self._after_header is not None:
+                # Before the header is given out: who asks for the next line has looked at the number by then.
+                self._go_to(self._after_header)
+                self._after_header = None
             yield line
+
+    def _go_to(self, place: Place) -> None:
+        self._file.seek(place.offset)
+        self.number, self.bytes_read = place.number - 1, place.offset
 
     def _count(self, part: bytes) -> None:
         self.bytes_read += len(part)

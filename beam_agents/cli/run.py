@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from beam_agents.cli.job import JobResult
     from beam_agents.runtime.activation import AgentFunction
 
-__all__ = ["configure_logging", "report_failure", "run_files"]
+__all__ = ["check_runner", "configure_logging", "duration_ms", "report_failure", "run_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def run_files(
     _check_events(events)
     _check_outputs(paths, events, errors)
     configured = _configured(config, overrides)
-    _check_runner(runner, beam_options, configured)
+    check_runner(runner, beam_options, configured)
     result: JobResult | None = None
     try:
         with interruptible(), opened(events) as inputs:
@@ -205,10 +205,10 @@ def _overrides(
 ) -> dict[str, object]:
     """Return the fields of AgentConfig that were given on the command line."""
     given: dict[str, object] = {
-        field: _duration_ms(option, text) for field, (option, text) in durations.items() if text is not None
+        field: duration_ms(option, text) for field, (option, text) in durations.items() if text is not None
     }
     if activation_timeout is not None:
-        given["activation_timeout_s"] = _duration_ms("--activation-timeout", activation_timeout) / 1000
+        given["activation_timeout_s"] = duration_ms("--activation-timeout", activation_timeout) / 1000
     if max_tokens is not None:
         given["max_tokens_per_activation"] = max_tokens
     if compactor is not None and no_compactor:
@@ -229,7 +229,12 @@ def _overrides(
     return given
 
 
-def _duration_ms(option: str, text: str) -> int:
+def duration_ms(option: str, text: str) -> int:
+    """Return the milliseconds of a duration that an option was given.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
     try:
         return parse_duration_ms(text)
     except ValueError as error:
@@ -337,7 +342,12 @@ def _beam_options(options: Sequence[str]) -> PipelineOptions:
     return flags
 
 
-def _check_runner(runner: str, options: Sequence[str], config: AgentConfig) -> None:
+def check_runner(runner: str, options: Sequence[str], config: AgentConfig) -> None:
+    """Refuse a runner that cannot be had, or cannot do what the configuration asks for, and wrong options.
+
+    Raises:
+        typer.BadParameter: That is so.
+    """
     if options and not options[0].startswith("-"):
         raise typer.BadParameter(
             f"{options[0]!r} belongs to no option; give --events once for each file, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from beam_agents.signals import catalogue
@@ -36,6 +37,7 @@ class Tally:
         bytes_read: Input bytes read so far.
         events: Events made of them so far.
         reading_done: Whether the last line has been read.
+        watermark_ms: How far event time has come, where events are replayed; None elsewhere.
         largest_memory_bytes: The largest committed working memory.
         repeated_attempts: Activations that this process had seen before: retries of a bundle.
     """
@@ -50,6 +52,7 @@ class Tally:
         self.bytes_read = 0
         self.events = 0
         self.reading_done = False
+        self.watermark_ms: int | None = None
         self.largest_memory_bytes = 0
         self.repeated_attempts = 0
 
@@ -57,6 +60,10 @@ class Tally:
         """Note how far the input has been read; totals, so that a repeated reading counts once."""
         self.lines_read, self.bytes_read, self.events = lines_read, bytes_read, events
         self.reading_done = done
+
+    def replaying(self, watermark_ms: int) -> None:
+        """Note how far event time has come, in milliseconds since the Unix epoch."""
+        self.watermark_ms = watermark_ms
 
     def add(self, record: Record) -> None:
         """Count what an activation or a timer callback did."""
@@ -88,6 +95,14 @@ class Tally:
                 for (name, own), count in self._counters.items()
                 if name == metric.name and all(own[place] == value for place, value in wanted)
             )
+
+    @property
+    def event_time(self) -> list[str]:
+        """How far event time has come and what came of it, in words; empty where events are not replayed."""
+        if self.watermark_ms is None:
+            return []
+        at = datetime.fromtimestamp(self.watermark_ms / 1_000, UTC)
+        return [f"event time {at:%Y-%m-%d %H:%M}", f"{self.total(catalogue.TTL_WIPES):,} keys expired"]
 
     @property
     def troubles(self) -> list[str]:

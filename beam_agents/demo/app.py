@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -17,10 +18,12 @@ from beam_agents.cli.progress import progress_on
 from beam_agents.cli.report import new_table, result_table
 from beam_agents.cli.row_format import RowFormat
 from beam_agents.cli.rows import Fields, Input
-from beam_agents.cli.run import configure_logging, report_failure
+from beam_agents.cli.run import check_runner, configure_logging, duration_ms, report_failure
 from beam_agents.cli.staging import OutputError, StagedFile, publish
+from beam_agents.config import AgentConfig
 from beam_agents.demo.data import FlightsMissing, flights_archive, write_flights
 from beam_agents.demo.flights import LIMIT_MINUTES, PROFILE, RECENT_LEGS, flights_config, watch_aircraft
+from beam_agents.demo.replay import check_replay_runner, check_speed, replayed
 from beam_agents.demo.store import (
     command_line,
     count_rows,
@@ -33,13 +36,15 @@ from beam_agents.signals import catalogue
 from beam_agents.signals.types import UpsertResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from rich.table import Table
 
     from beam_agents.cli.job import JobResult
     from beam_agents.cli.tally import Tally
     from beam_agents.demo.store import StoredRows
 
-__all__ = ["Aircraft", "Findings", "demo", "findings", "flights_job", "main"]
+__all__ = ["Aircraft", "Findings", "command", "findings", "flights_job", "main"]
 
 DEFAULT_ROWS: Final = 20_000
 SHOWN_AIRCRAFT: Final = 5
@@ -94,14 +99,40 @@ class Findings:
 
 def main() -> None:
     """Run ``python -m beam_agents.demo``."""
-    typer.run(demo)
+    command()()
+
+
+def command() -> typer.Typer:
+    """Return the command."""
+    made = typer.Typer(add_completion=False)
+    # What comes after a -- is Beam's.
+    made.command(context_settings={"allow_extra_args": True})(demo)
+    return made
 
 
 def demo(
+    ctx: typer.Context,
     rows: Annotated[str, typer.Option(metavar="N|all", help="How many flights, from the first.")] = str(
         DEFAULT_ROWS
     ),
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")] = Path("run/flights"),
+    replay_speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Let flights come in by a clock that runs N times as fast as this machine's."
+        ),
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="When an aircraft expires. [default: 30d]")
+    ] = None,
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUNNER",
+            help="Beam's name of it; Beam's options come after a --. "
+            "[default: FnApiRunner; prism with --replay-speed]",
+        ),
+    ] = None,
     *,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Beam's own log.")] = False,
 ) -> None:
@@ -109,18 +140,19 @@ def demo(
     configure_logging(verbose=verbose)
     if rows != "all" and not (rows.isdecimal() and int(rows) > 0):
         raise typer.BadParameter(f"{rows!r} is neither a positive number nor all", param_hint="--rows")
+    chosen = _change_of_job(replay_speed, ttl, runner, ctx.args)
     alerts, memory = out / "alerts.jsonl", out / "memory.sqlite"
     source = out / "flights.csv"
     result: JobResult | None = None
     try:
         flights_archive()
         out.mkdir(parents=True, exist_ok=True)
-        write_flights(source, None if rows == "all" else int(rows))
+        write_flights(source, None if rows == "all" else int(rows), in_order=replay_speed is not None)
         with StagedFile(memory) as staged:
             # A store of the run's own: rows of an earlier one would be news of the same flights.
             in_use = sqlite_uri(store_in_use(staged))
             provision_store(in_use)
-            job = flights_job(out, in_use)
+            job = chosen(flights_job(out, in_use))
             result = run_job(job, progress_on(Console(stderr=True), source.stat().st_size))
             publish_store(staged, memory)
             found = findings(job.out, job.errors, alerts)
@@ -149,6 +181,42 @@ def demo(
         raise typer.Exit(1)
 
 
+@contextmanager
+def _refusing(option: str) -> Iterator[None]:
+    """Say of what is wrong which option it is."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _change_of_job(
+    replay_speed: float | None, ttl: str | None, runner: str | None, beam_options: Sequence[str]
+) -> Callable[[Job], Job]:
+    """Return what makes the demo's run the one that is asked for.
+
+    Raises:
+        typer.BadParameter: It is asked for what cannot be.
+    """
+    ttl_ms = None if ttl is None else duration_ms("--ttl", ttl)
+    if ttl_ms == 0:
+        raise typer.BadParameter("it must be longer than nothing", param_hint="--ttl")
+    name = runner if runner is not None else "FnApiRunner" if replay_speed is None else "prism"
+    check_runner(name, beam_options, AgentConfig())
+    if replay_speed is not None:
+        with _refusing("--replay-speed"):
+            check_speed(replay_speed)
+        with _refusing("--runner"):
+            check_replay_runner(name)
+
+    def change(job: Job) -> Job:
+        config = job.config if ttl_ms is None else replace(job.config, ttl_ms=ttl_ms)
+        changed = replace(job, config=config, runner=name, options=tuple(beam_options))
+        return changed if replay_speed is None else replayed(changed, replay_speed)
+
+    return change
+
+
 def flights_job(out: Path, longterm_memory: str) -> Job:
     """Return the demo's run over a folder's ``flights.csv``, with its files in that folder.
 
@@ -171,6 +239,7 @@ def findings(statistics: Path, errors: Path, alerts: Path) -> Findings:
     """Read what the agents wrote, and write the lines that are alerts to a file of their own."""
     found = Findings()
     alerts_of: Counter[str] = Counter()
+    last: dict[str, dict[str, Any]] = {}
     with StagedFile(alerts) as staged:
         with statistics.open("rb") as lines, Path(staged.shard_prefix).open("wb") as alert_lines:
             for line in lines:
@@ -179,21 +248,29 @@ def findings(statistics: Path, errors: Path, alerts: Path) -> Findings:
                 if status["alert"]:
                     alerts_of[tail_number] += 1
                     alert_lines.write(line)
-                # A later line of the same aircraft has seen more flights, and takes the place of this one.
-                found.aircraft[tail_number] = Aircraft(
-                    tail_number=tail_number,
-                    departures=status["departures"],
-                    cancellations=status["cancellations"],
-                    delay_minutes=status["delay_minutes"],
-                    worst_delay_minutes=status["worst_delay_minutes"],
-                    legs_in_summary=status["legs_in_summary"],
-                    alerts=alerts_of[tail_number],
-                )
+                # The line that has seen most flights is the last, wherever the runner put it.
+                if tail_number not in last or _flights(status) > _flights(last[tail_number]):
+                    last[tail_number] = status
         staged.assemble()
         publish([staged])
+    for tail_number, status in last.items():
+        found.aircraft[tail_number] = Aircraft(
+            tail_number=tail_number,
+            departures=status["departures"],
+            cancellations=status["cancellations"],
+            delay_minutes=status["delay_minutes"],
+            worst_delay_minutes=status["worst_delay_minutes"],
+            legs_in_summary=status["legs_in_summary"],
+            alerts=alerts_of[tail_number],
+        )
     with errors.open("rb") as lines:
         found.no_tail_number = sum(json.loads(line)["reason"] == MALFORMED_LINE for line in lines)
     return found
+
+
+def _flights(status: dict[str, Any]) -> int:
+    seen: int = status["departures"] + status["cancellations"]
+    return seen
 
 
 def _table(found: Findings, alerts: Path) -> Table:

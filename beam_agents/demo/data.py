@@ -7,6 +7,7 @@ import io
 import zipfile
 from importlib.util import find_spec
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +41,7 @@ def flights_archive() -> Path:
     raise FlightsMissing
 
 
-def write_flights(target: Path, rows: int | None) -> int:
+def write_flights(target: Path, rows: int | None, *, in_order: bool = False) -> int:
     """Write the first flights as CSV, with the columns that the agent reads; return how many there are.
 
     Line for line it is the original: a flight has the same line number in both. A missing tail number is
@@ -49,13 +50,16 @@ def write_flights(target: Path, rows: int | None) -> int:
     Args:
         target: The file to write.
         rows: How many; None for all 336,776.
+        in_order: Whether they are put in the order of their scheduled departures; a day's cancelled flights
+            come last in the original.
     """
+    chosen = ([row[column] for column in COLUMNS] for row in islice(flight_rows(), rows))
     count = 0
     with target.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for row in islice(flight_rows(), rows):
-            writer.writerow([row[column] for column in COLUMNS])
+        for row in sorted(chosen, key=itemgetter(COLUMNS.index("scheduled"))) if in_order else chosen:
+            writer.writerow(row)
             count += 1
     return count
 

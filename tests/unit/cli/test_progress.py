@@ -24,6 +24,15 @@ def test_after_reading_the_number_of_events_is_known() -> None:
     assert progress_line(tally, 1_000) == "1,001 lines read; 0 of 990 activations done"
 
 
+def test_of_a_replay_the_time_is_told() -> None:
+    tally = Tally()
+    tally.reading(1_000, 250, 990)
+    tally.replaying(0)
+    assert progress_line(tally, 1_000).endswith(
+        "; 0 activations done; event time 1970-01-01 00:00; 0 keys expired"
+    )
+
+
 def test_an_empty_input_divides_by_nothing() -> None:
     assert "0 %" in progress_line(Tally(), 0)
 

@@ -15,6 +15,7 @@ from beam_agents.cli.rows import (
     InputError,
     LineReader,
     Malformed,
+    Place,
     RowFormat,
     check_fields,
     read_rows,
@@ -255,6 +256,16 @@ class TestCsv:
 
 
 class TestLineReader:
+    @pytest.mark.parametrize("header", ["", "\ufeff"])
+    def test_it_goes_from_the_header_to_any_line(self, header: str) -> None:
+        content = (header + "id,at\na,1500\nb,\nc,1700\n").encode()
+        whole = read(content, RowFormat.CSV)
+        for number in range(2, 5):
+            offset = len(b"".join(content.splitlines(keepends=True)[: number - 1]))
+            reader = LineReader(io.BytesIO(content), after_header=Place(number, offset))
+            assert list(read_rows(reader, "f", RowFormat.CSV, FIELDS)) == whole[number - 2 :]
+            assert (reader.number, reader.bytes_read) == (4, len(content))
+
     @given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"")), max_size=8))
     def test_it_counts_lines_and_bytes(self, lines: list[bytes]) -> None:
         content = b"".join(line + b"\n" for line in lines)

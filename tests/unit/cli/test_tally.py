@@ -37,6 +37,13 @@ def test_reading_is_noted_as_totals_so_that_a_second_reading_counts_once() -> No
     assert (tally.lines_read, tally.bytes_read, tally.events, tally.reading_done) == (10, 100, 9, True)
 
 
+def test_only_a_replay_has_an_event_time() -> None:
+    tally = Tally()
+    assert tally.event_time == []
+    tally.replaying(1_357_034_700_000)
+    assert tally.event_time == ["event time 2013-01-01 10:05", "0 keys expired"]
+
+
 @given(st.lists(st.integers(0, 1_048_576), min_size=1))
 def test_the_median_is_right_to_three_digits(sizes: list[int]) -> None:
     tally = Tally()
