@@ -74,6 +74,10 @@ class _AgentDoFnBase(beam.DoFn):
         uri = config.store_uri
         self._worker_info = Worker(pipeline, name, uri.backend if uri is not None else "")
 
+    def default_label(self) -> str:
+        # Part of the step's name, by which runners find its state again: the same with and without deadlines.
+        return AgentDoFn.__name__
+
     def setup(self) -> None:
         self._worker: AgentWorker = acquire_worker(self._run_id, self._config, self._worker_info)
         self._runner = AgentRunner(

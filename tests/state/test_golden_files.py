@@ -46,6 +46,10 @@ DIGESTS = {
     "state/golden/record_newer.bin": "5c7ad2d42d27ac4bca3d54082d0287ee31b95390f463225f971a85cf47e661d5",
     "state/golden/replay_extended.bin": "9ce928f2b27f6e9ca65c9f8827c2ddd70857106552ebd882888d7939ed0e598e",
     "state/golden/replay_newer.bin": "4f55a4eb23b717be5d32554fbc10455a241f5c210d733cb577391b5b3e8d2882",
+    "state/golden/savepoint_deadlines_v1.json": (
+        "8207444f7ddc71d1959f4ab34318e99b28b506dd4e0bcbf93c99de0e28f659fd"
+    ),
+    "state/golden/savepoint_v1.json": "fec4283db4d7b44e829f8262a57696fe4b65fd59c3f619969ecdca538b28cafa",
     "stores/golden/rows_v1.json": "6f713668330e8521f0eb8f42b8e3d2da55c77a1de6b35dd76f8c74954f89b905",
 }
 """Of each golden file below ``tests``, but for ``wire.txt``, which grows."""
