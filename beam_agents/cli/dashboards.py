@@ -61,7 +61,7 @@ def export(
         list[str],
         typer.Argument(
             metavar="DIR",
-            help="Where the files go; made where missing. A NAME=… is a setting; write ./NAME=… for a folder.",
+            help="Where the files go; made where missing. NAME=… is a setting; ./NAME=… a folder.",
         ),
     ],
     *,
