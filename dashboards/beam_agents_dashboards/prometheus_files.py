@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from beam_agents_dashboards.alerts import alert_groups
+from beam_agents_dashboards.flink import NOTE as FLINK_NOTE
+from beam_agents_dashboards.flink import flink_groups
 from beam_agents_dashboards.names import Query
 from beam_agents_dashboards.recording import recording_groups
 from beam_agents_dashboards.rules import Alert, render
@@ -16,11 +18,12 @@ if TYPE_CHECKING:
 
     from beam_agents_dashboards.settings import Settings
 
-__all__ = ["ALERTS", "RECORDING", "RUNNERS", "files", "queries", "rule_files"]
+__all__ = ["ALERTS", "FLINK", "RECORDING", "RUNNERS", "files", "queries", "rule_files"]
 
 RECORDING: Final = "beam-agents.recording.yml"
 ALERTS: Final = "beam-agents.alerts.yml"
 RUNNERS: Final = "beam-agents.runners.yml"
+FLINK: Final = "beam-agents.flink.yml"
 
 _EXAMPLES: Final = ("prometheus.example.yml", "alertmanager.example.yml")
 
@@ -31,6 +34,7 @@ def rule_files(settings: Settings) -> dict[str, str]:
         RECORDING: render(recording_groups(settings), settings),
         ALERTS: render(alert_groups(settings), settings),
         RUNNERS: render(runner_groups(), settings, NOTE),
+        FLINK: render(flink_groups(), settings, FLINK_NOTE),
     }
 
 
@@ -50,7 +54,7 @@ def files(settings: Settings) -> dict[str, str]:
 
 
 def queries(settings: Settings) -> Iterator[Query]:
-    """Return the query of every rule."""
+    """Return the query of every rule, except those that map Flink's series, which read nothing else."""
     for group in (*recording_groups(settings), *alert_groups(settings), *runner_groups()):
         for rule in group.rules:
             name = rule.name

@@ -31,15 +31,18 @@ class Recording:
     Attributes:
         name: ``level:metric:operations``.
         expression: PromQL.
+        labels: Labels that its series get.
     """
 
     name: str
     expression: str
+    labels: dict[str, str] = field(default_factory=dict)
 
     def plain(self, settings: Settings) -> _Plain:
         """Return it as Prometheus's configuration has it."""
         del settings
-        return {"record": self.name, "expr": self.expression}
+        plain: _Plain = {"record": self.name, "expr": self.expression}
+        return {**plain, "labels": self.labels} if self.labels else plain
 
 
 @dataclass(frozen=True, slots=True)

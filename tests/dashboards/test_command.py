@@ -31,7 +31,7 @@ def call(*words: str) -> Result:
 def test_export_writes_what_the_settings_make(tmp_path: Path) -> None:
     done = call("export", str(tmp_path), "--only", "prometheus", "--set", "slo=0.99", "for_scale=2")
     assert done.exit_code == 0, done.output
-    assert done.stdout == f"5 files are in {tmp_path}\n"
+    assert done.stdout == f"6 files are in {tmp_path}\n"
     assert "runbook_url is not set: links lead to https://docs.example.com/" in done.stderr
     assert (
         "dashboard_url is not set: links lead to http://localhost:3000; --set dashboard_url=" in done.stderr
