@@ -68,9 +68,9 @@ def export(
     only: Only = None,
     settings: Set = None,
 ) -> None:
-    """Write the files, built with the settings, and the runbooks. Files of the same names are replaced.
+    """Write the files, built with the settings, the runbooks, and a compose file that starts it all.
 
-    With --only there are no runbooks. A link that is not set is told.
+    Files of the same names are replaced. With --only it is that half alone. A link that is not set is told.
 
     Exit codes: 0 done; 1 they can't be written; 2 wrong arguments.
     """
@@ -91,7 +91,7 @@ def export(
                 path.write_text(text, encoding="utf-8")
                 written += 1
         if only is None:
-            written += _export_runbooks(folder / "runbooks")
+            written += sum(_export_shipped(name, folder) for name in ("runbooks", "compose"))
     except OSError as error:
         typer.echo(f"beam-agents: {error}", err=True)
         raise typer.Exit(1) from error
@@ -154,13 +154,14 @@ def check(
         raise typer.Exit(1)
 
 
-def _export_runbooks(folder: Path) -> int:
+def _export_shipped(name: str, folder: Path) -> int:
+    """Write what no setting changes, and return how many files it is."""
     from beam_agents_dashboards.shipped import shipped  # noqa: PLC0415 - see above
 
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = sorted(shipped("runbooks").glob("*.md"))
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    pages = sorted(page for page in shipped(name).iterdir() if page.suffix in {".md", ".yaml"})
     for page in pages:
-        (folder / page.name).write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / name / page.name).write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
     return len(pages)
 
 

@@ -48,7 +48,9 @@ def test_export_of_all_has_the_runbooks_and_nothing_to_say_where_links_are_set(t
     done = call("export", str(tmp_path), *(word for url in urls for word in ("--set", url)))
     assert done.exit_code == 0, done.output
     assert done.stderr == ""
-    assert {path.name for path in tmp_path.iterdir()} == {"grafana", "prometheus", "runbooks"}
+    assert {path.name for path in tmp_path.iterdir()} == {"compose", "grafana", "prometheus", "runbooks"}
+    compose = (tmp_path / "compose" / "compose.yaml").read_text()
+    assert compose == (shipped("compose") / "compose.yaml").read_text()
     pages = {path.name: path.read_text() for path in (tmp_path / "runbooks").iterdir()}
     assert pages == {path.name: path.read_text() for path in shipped("runbooks").glob("*.md")}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -256,22 +257,52 @@ def test_settings_reach_the_dashboards() -> None:
     assert latency["fieldConfig"]["defaults"]["thresholds"]["steps"][1]["value"] == 0.25
 
 
-def test_provisioning_and_compose_name_what_is_there() -> None:
+def test_provisioning_names_what_is_there() -> None:
     sources = yaml.safe_load((shipped("grafana") / "provisioning/datasources/beam-agents.yaml").read_text())
-    compose = yaml.safe_load((shipped("compose") / "compose.yaml").read_text())
     uids = {source["uid"] for source in sources["datasources"]}
     for source in sources["datasources"]:
-        assert re.fullmatch(r"http://(\w+):\d+", source["url"])[1] in compose["services"]  # type: ignore[index]
         for target in (
             source["jsonData"].get("exemplarTraceIdDestinations", ()) if "jsonData" in source else ()
         ):
             assert target["datasourceUid"] in uids
+
+
+def test_compose_services_find_each_other_and_the_files() -> None:
+    services = yaml.safe_load((shipped("compose") / "compose.yaml").read_text())["services"]
+    flags = {
+        name: dict(flag.removeprefix("--").split("=", 1) for flag in services[name]["command"])
+        for name in ("prometheus", "alertmanager")
+    }
+    environment = services["grafana"]["environment"]
+    listening = {
+        *(each["web.listen-address"] for each in flags.values()),
+        f"{environment['GF_SERVER_HTTP_ADDR']}:{environment['GF_SERVER_HTTP_PORT']}",
+        *(port.rpartition(":")[0] for port in services["traces"]["ports"]),
+    }
+    # Open to this host alone, and to all that is on it.
+    assert {address.partition(":")[0] for address in listening} == {"127.0.0.1"}
+    assert all(services[name]["network_mode"] == "host" for name in ("prometheus", "alertmanager", "grafana"))
+
+    mounted: dict[str, dict[str, str]] = {}
+    for name, service in services.items():
+        pairs = (volume.removesuffix(":ro").rsplit(":", 1) for volume in service.get("volumes", ()))
+        mounted[name] = {inside: outside for outside, inside in pairs}
+    for name, each in flags.items():
+        file = pathlib.PurePosixPath(each["config.file"])
+        assert (shipped("compose") / mounted[name][str(file.parent)] / file.name).is_file()
+    home = pathlib.PurePosixPath(environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    dashboards_folder = shipped("compose") / mounted["grafana"][str(home.parent)]
+    assert (dashboards_folder / home.name).is_file()
     providers = yaml.safe_load((shipped("grafana") / "provisioning/dashboards/beam-agents.yaml").read_text())
-    mounted = [volume.split(":")[1] for volume in compose["services"]["grafana"]["volumes"]]
-    assert providers["providers"][0]["options"]["path"] in mounted
-    for service in compose["services"].values():
-        # Open to this machine alone.
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-        for volume in service.get("volumes", ()):
-            if volume.startswith("../"):
-                assert (shipped("compose") / volume.split(":")[0]).resolve().is_dir()
+    assert providers["providers"][0]["options"]["path"] == str(home.parent)
+    provisioning = shipped("compose") / mounted["grafana"]["/etc/grafana/provisioning"]
+    assert (provisioning / "datasources/beam-agents.yaml").is_file()
+
+    scraping = yaml.safe_load((shipped("prometheus") / "prometheus.example.yml").read_text())
+    (job,) = scraping["scrape_configs"]
+    (targets,) = job["file_sd_configs"][0]["files"]
+    assert str(pathlib.PurePosixPath(targets).parent) in mounted["prometheus"]
+    (told,) = scraping["alerting"]["alertmanagers"][0]["static_configs"]
+    assert set(told["targets"]) <= listening
+    sources = yaml.safe_load((shipped("grafana") / "provisioning/datasources/beam-agents.yaml").read_text())
+    assert {each["url"].removeprefix("http://") for each in sources["datasources"]} <= listening
