@@ -58,9 +58,6 @@ _REPORT_EVERY: Final = 256
 """Rows between two notes of how far reading is."""
 _WINDOW_S: Final = 86_400
 """Seconds of event time of which an unbounded run's lines are one shard."""
-_PRISM: Final = frozenset({"prism", "prismrunner"})
-_PRISM_OPTIONS: Final = ("--experiments=prism_disable_sdf_split",)
-"""Prism splits a slow bundle, and runs some of its elements twice if it has timers: apache/beam 35771."""
 _FIRST_MALFORMED: Final = 5
 """How many malformed lines a result names."""
 
@@ -192,8 +189,7 @@ def _run_pipeline(
     files: tuple[StagedFile, StagedFile, StagedFile],
     was_interrupted: Callable[[], bool],
 ) -> None:
-    workaround = _PRISM_OPTIONS if job.runner.lower() in _PRISM else ()
-    options = PipelineOptions([f"--runner={job.runner}", *workaround, *job.options])
+    options = PipelineOptions([f"--runner={job.runner}", *job.options])
     try:
         pipeline = beam.Pipeline(options=options)
         _build(pipeline, job, run_id, *files)
