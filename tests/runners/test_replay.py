@@ -8,8 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from beam_agents.cli.job import run_job
 from beam_agents.demo import replay
 from beam_agents.demo.app import flights_job
@@ -23,6 +21,8 @@ from tests.runners.test_flights import rows_of
 
 if TYPE_CHECKING:
     import pathlib
+
+    import pytest
 
     from beam_agents.cli.job import Job
     from beam_agents.signals.observer import Record
