@@ -7,7 +7,6 @@ it was.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -40,6 +39,7 @@ from beam_agents.runtime.control import (
 )
 from beam_agents.runtime.elements import INTENTS
 from beam_agents.runtime.external import ExternalWaits
+from beam_agents.runtime.interrupts import ends_program
 from beam_agents.runtime.lifetime import advance_clock, event_clock_ms, is_in_future, next_seq
 from beam_agents.runtime.longterm import RecordedStore
 from beam_agents.runtime.measures import bytes_of, measure_attempted, measure_committed, measure_upserts
@@ -348,10 +348,9 @@ def run(runner: AgentRunner, activation: Activation) -> Outcome:
     except DeadlineExceeded as error:
         detail = f"over activation_timeout_s={config.activation_timeout_s:g}: {error.how}"
         raise Refused(Reason.ACTIVATION_TIMEOUT, detail, TimeoutError.__name__) from error
-    except KeyboardInterrupt:
-        # Ctrl-C, on the main thread: it ends the program.
-        raise
     except BaseException as error:
+        if ends_program(error):
+            raise
         # Whatever else an agent raises, even what is meant to end a process, ends its own activation.
         raise refusal(error) from error
     return outcome
@@ -371,7 +370,7 @@ async def _agent_then_summarizer(runner: AgentRunner, activation: Activation) ->
     try:
         outcome = await runner.agent(context)
     except (SystemExit, KeyboardInterrupt) as error:
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        if ends_program(error):
             raise
         # asyncio lets these through to whoever runs the loop; from the agent they end its activation alone.
         raise AgentExited from error

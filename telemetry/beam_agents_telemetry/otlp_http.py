@@ -28,6 +28,9 @@ __all__ = ["bounded_session"]
 MAX_ANSWER_BYTES: Final = 65_536
 """A receiver's answer is a few bytes; what is longer is no answer."""
 
+_REDIRECTION: Final = 3
+"""The first digit of such an answer's status."""
+
 
 def bounded_session() -> requests.Session:
     """Return a session whose requests end by their timeout. For one thread."""
@@ -123,7 +126,11 @@ class _BoundedAdapter(HTTPAdapter):
         cert: str | tuple[str, str] | None = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """Send a request; its timeout is the time that it may take as a whole."""
+        """Send a request; its timeout is the time that it may take as a whole. A redirection is an error."""
         assert timeout is not None  # noqa: S101 - the exporters always give one
         self.deadline_s = time.monotonic() + timeout
-        return super().send(request, stream, timeout, verify, cert, dict(proxies) if proxies else None)
+        answer = super().send(request, stream, timeout, verify, cert, dict(proxies) if proxies else None)
+        if answer.status_code // 100 == _REDIRECTION:
+            # Not followed, as credentials are for one host alone; the exporters would take it for success.
+            raise requests.RequestException(f"redirected ({answer.status_code})")
+        return answer

@@ -1,4 +1,4 @@
-"""Collectors that do harm: that refuse, hang, answer 500, or answer a byte at a time."""
+"""Collectors that do harm: that refuse, hang, answer 500, send elsewhere, or answer a byte at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Iterator
 
-KINDS = ("refusing", "hanging", "failing", "slow", "endless")
+KINDS = ("refusing", "hanging", "failing", "redirecting", "slow", "endless")
+ANSWERING = ("failing", "redirecting")
+"""Those that answer at once."""
 
 
 class HostileServer:
@@ -35,7 +37,9 @@ class HostileServer:
             return
         self._answer = {
             "hanging": self._hang,
-            "failing": self._fail,
+            "failing": lambda connection: self._refuse(connection, b"500 SECRET"),
+            # To where somebody might take it for success.
+            "redirecting": lambda connection: self._refuse(connection, b"302 SECRET\r\nLocation: /elsewhere"),
             "slow": self._dribble,
             "endless": self._flood,
         }[kind]
@@ -74,13 +78,13 @@ class HostileServer:
     def _hang(self, _: socket.socket) -> None:
         self._ended.wait()
 
-    def _fail(self, connection: socket.socket) -> None:
+    def _refuse(self, connection: socket.socket, status: bytes) -> None:
         while not self._ended.is_set():
             with suppress(TimeoutError):
                 if not connection.recv(65_536):
                     return
                 connection.sendall(
-                    b"HTTP/1.1 500 SECRET\r\nContent-Length: 6\r\nConnection: close\r\n\r\nSECRET"
+                    b"HTTP/1.1 %b\r\nContent-Length: 6\r\nConnection: close\r\n\r\nSECRET" % status
                 )
                 return
 

@@ -5,12 +5,14 @@ Arguments: who handles SIGTERM, where the agent runs, a receiver's endpoint, and
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from beam_agents import AgentConfig, AgentContext, Complete
@@ -18,7 +20,7 @@ from beam_agents.signals import termination
 from beam_agents.testing import AgentHarness, event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import FrameType
 
 came = threading.Event()
@@ -51,6 +53,31 @@ def work(endpoint: str, folder: str, late: Callable[[], object] = lambda: None) 
         tell(f"ready {os.getpid()}")
         while not came.wait(0.01):
             pass
+
+
+async def waits(ctx: AgentContext) -> Complete:
+    await asyncio.sleep(0)
+    if ctx.event == b"stay":
+        tell(f"ready {os.getpid()}")
+        await asyncio.sleep(600)
+    return Complete()
+
+
+async def computes(ctx: AgentContext) -> Complete:
+    if ctx.event == b"stay":
+        tell(f"ready {os.getpid()}")
+        while not came.is_set():
+            pass
+    return Complete()
+
+
+def in_activation(
+    activation: Callable[[AgentContext], Awaitable[Complete]], endpoint: str, folder: str
+) -> None:
+    """Be in the middle of an activation; those before tell whether such begin on this thread."""
+    with AgentHarness(activation, config(endpoint, folder)) as harness:
+        for number, what in enumerate((b"go", b"go", b"stay"), 1):
+            harness.send(event(b"ada", what, time_ms=number))
 
 
 def leave(_number: int, _frame: FrameType | None) -> None:
@@ -155,6 +182,8 @@ def main(who: str, where: str, endpoint: str, folder: str) -> None:
             "fork": in_fork,
             "multiprocessing": in_multiprocessing,
             "child that fails": in_child_that_fails,
+            "activation that waits": partial(in_activation, waits),
+            "activation that computes": partial(in_activation, computes),
         }[where](endpoint, folder)
     tell("end")
 

@@ -99,6 +99,22 @@ def test_a_child_of_multiprocessing_has_told_all_at_its_end(tmp_path: pathlib.Pa
     assert not list(tmp_path.glob("*.json"))
 
 
+@pytest.mark.parametrize("where", ["activation that waits", "activation that computes"])
+def test_what_a_handler_raises_in_the_middle_of_an_activation_ends_the_program(
+    where: str, tmp_path: pathlib.Path
+) -> None:
+    with (
+        otlp_receiver.running(tmp_path) as receiver,
+        worker("leaves", where, receiver.endpoint, tmp_path) as process,
+    ):
+        os.kill(ready(process), signal.SIGTERM)
+        output, _ = process.communicate(timeout=READY_WITHIN_S)
+        assert (output.splitlines(), process.returncode) == (["handled"], 7)
+        (failed,) = [span for span in receiver.spans if span.name.startswith("invoke_agent")]
+        assert failed.attributes["error.type"] == "SystemExit"
+    assert not list(tmp_path.glob("*.json"))
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: pathlib.Path) -> None:
     with worker("ignored", "main", "http://127.0.0.1:9", tmp_path) as process:
         os.kill(ready(process), signal.SIGTERM)
