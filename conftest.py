@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "docs/*.md", "docs/telemetry/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/telemetry/*.md", "docs/deploy/*.md"],
 ).pytest()
 
 
