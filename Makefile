@@ -1,11 +1,11 @@
-# run, demo-outage, test, test-phoenix, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, demo-outage, test, test-phoenix, kills, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROWS ?= 20000
 
-.PHONY: run demo-outage test test-phoenix bench bench-stores lint proto docs clean
+.PHONY: run demo-outage test test-phoenix kills bench bench-stores lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +39,11 @@ $(VENV)/phoenix/.installed: $(STAMP)
 
 test-phoenix: $(VENV)/phoenix/.installed
 	BEAM_AGENTS_PHOENIX=$(VENV)/phoenix/bin/phoenix $(BIN)/python -m pytest tests/telemetry/test_phoenix.py
+
+# Takes a quarter of an hour for each store; needs redis-server, PostgreSQL and Prism: .ci/install-servers.
+kills: $(STAMP)
+	$(BIN)/python -m tests.runners.kills --store redis
+	$(BIN)/python -m tests.runners.kills --store postgresql
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks --quiet --json run/bench.json

@@ -13,35 +13,14 @@ from beam_agents.cli.job import run_job
 from beam_agents.demo.app import flights_job
 from beam_agents.demo.data import write_flights
 from beam_agents.demo.store import provision_store
-from beam_agents.memory.stores.registry import open_admin, open_store
-from beam_agents.runtime.bridge import shared_bridge
-from tests.servers import postgresql, redis
+from tests.runners.stores import SERVERS, rows_of
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
-    from beam_agents.memory.stores.contract import StoreRow
     from tests.servers.prism import Prism
 
 ROWS = 800
-SERVERS: dict[str, Callable[[pathlib.Path], AbstractContextManager[str]]] = {
-    "redis": redis.running,
-    "postgresql": postgresql.running_postgresql,
-}
-
-
-def rows_of(uri: str) -> list[StoreRow]:
-    """Return all rows of a store, in the order of entity and key."""
-
-    async def read() -> list[StoreRow]:
-        store = open_store(uri)
-        found = await open_admin(store).scan(None, 1_000_000)
-        await store.close()
-        return sorted(found, key=lambda row: (row.entity_key, row.key))
-
-    return shared_bridge().run(read(), 120, inline=False)
 
 
 def flights(folder: pathlib.Path, uri: str, options: tuple[str, ...] = ()) -> list[dict[str, object]]:

@@ -1,0 +1,319 @@
+"""Kills a job's processes with SIGKILL at random moments, and submits it again, until it has had enough.
+
+    python -m tests.runners.kills --store redis --kills 20 --seed 1
+
+Prism keeps no checkpoint: whatever is killed, the job is over. What recovers it is the same job once more,
+over the same events from the first, with empty state, on the store that the earlier jobs have left ahead of
+it. Then its rows are refused as long as they are older than the store's, and whatever it puts out again is
+what was out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from beam_agents.demo.store import provision_store
+from tests.runners.killed_job import COUNTERS, MEMORY_KEY, entity_of, lines_of, rows_written, submit
+from tests.runners.stores import SERVERS, rows_of
+from tests.semantics.longterm_model import StoreModel
+from tests.servers.prism import process_options, running_prism
+from tests.servers.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from beam_agents.memory.stores.contract import StoreRow
+    from tests.servers.prism import Prism
+
+__all__ = ["KillRun", "Victim"]
+
+ROOT = pathlib.Path(__file__).parents[2]
+STILL_FOR_S = 15.0
+"""After so long without an event done, whoever has seen the kill ends the job."""
+LOOK_EVERY_S = 0.25
+JOB_WITHIN_S = 600.0
+
+
+class Victim(Enum):
+    """Whom SIGKILL hits."""
+
+    WORKER = "SDK worker"
+    WATCHER = "the worker's parent"
+    RUNNER = "Prism"
+    SUBMITTER = "the program that submits"
+    """Its job goes on, beside the one that is submitted next."""
+
+
+class KillRun:
+    """One store, and the jobs that are killed over it.
+
+    Args:
+        folder: For files.
+        uri: The store.
+        rng: What chooses the moments.
+        events: Of each job.
+        rate: Events in a second.
+        earliest: How many events a job has done at least when it is hit.
+
+    Attributes:
+        counts: What happened, how often.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        uri: str,
+        rng: random.Random,
+        *,
+        events: int,
+        rate: float,
+        earliest: int = 0,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._folder = folder
+        self._uri = uri
+        self._rng = rng
+        self._events = events
+        self._rate = rate
+        self._earliest = earliest
+        self._attempts: list[pathlib.Path] = []
+        self._model = StoreModel()
+        self._rows: dict[int, list[StoreRow]] = {}
+        self._stack = ExitStack()
+        self._prism: Prism | None = None
+        self._prisms = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def run(self, victims: Sequence[Victim]) -> None:
+        """Kill one after the other, let the job come to its end, and compare.
+
+        Args:
+            victims: Whom, each of a job of its own.
+        """
+        undisturbed = self._undisturbed()
+        for victim in victims:
+            while not self._attempt(victim):
+                self.counts["ends before the kill"] += 1
+        self._restart()
+        before = rows_of(self._uri)
+        assert self._attempt(None)
+        self._compare(*undisturbed, before)
+
+    def _undisturbed(self) -> tuple[list[StoreRow], list[str], list[str]]:
+        """Run the job with a store of its own, make the model; return rows, outputs and intents."""
+        seen: Counter[bytes] = Counter()
+        for number in range(self._events):
+            entity = entity_of(number)
+            seen[entity] += 1
+            self._rows[number] = rows_written(number, seen[entity])
+        uri = f"sqlite+aiosqlite:///{self._folder}/undisturbed.sqlite"
+        provision_store(uri)
+        folder = self._folder / "undisturbed"
+        process = self._submit(folder, uri)
+        assert process.wait(JOB_WITHIN_S) == 0, self._log(folder)
+        found = rows_of(uri)
+        last = {row.row_id: row for number in self._rows for row in self._rows[number]}
+        memories = {row.row_id: row for row in found if row.key == MEMORY_KEY}
+        assert {row.entity_key for row in memories.values()} == set(seen)
+        assert {row.row_id: row for row in found} == last | memories
+        for rows in (*self._rows.values(), memories.values()):
+            self._model.attempted(rows)
+        outputs = sorted(lines_of(folder, "outputs"))
+        assert len(outputs) == len(set(outputs)) == self._events
+        return found, outputs, sorted(lines_of(folder, "intents"))
+
+    def _runner(self) -> Prism:
+        if self._prism is None or self._prism.process.poll() is not None:
+            self._prisms += 1
+            folder = self._folder / f"prism-{self._prisms}"
+            folder.mkdir()
+            self._prism = self._stack.enter_context(running_prism(folder))
+        return self._prism
+
+    def _restart(self) -> None:
+        """End the runner with all that still runs on it."""
+        prism = self._runner()
+        workers = prism.workers()
+        prism.process.kill()
+        prism.process.wait()
+        wait_until(lambda: not any(_runs(worker) for worker in workers), "the workers have ended")
+
+    def _submit(self, folder: pathlib.Path, uri: str) -> subprocess.Popen[bytes]:
+        folder.mkdir()
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        prism = self._runner()
+        command = [
+            *(sys.executable, "-m", "tests.runners.kills", "submit", str(folder), uri),
+            *(str(self._events), str(self._rate), f"--job_endpoint={prism.endpoint}"),
+            *process_options(PYTHONPATH=path),
+        ]
+        with (folder / "submit.log").open("wb") as log:
+            return subprocess.Popen(
+                command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}
+            )
+
+    def _attempt(self, victim: Victim | None) -> bool:
+        """Submit the job, kill at a random moment, wait for its end; tell whether all that was to be."""
+        folder = self._folder / f"job-{len(self._attempts)}"
+        process = self._submit(folder, self._uri)
+        self._attempts.append(folder)
+        self.counts["submissions"] += 1
+        try:
+            if victim is not None:
+                moment = self._rng.randint(self._earliest, self._events)
+                self._watch(process, folder, until=moment)
+                if process.poll() is not None:
+                    return False
+                time.sleep(self._rng.uniform(0, 0.1))
+                if not self._kill(victim, process):
+                    return False
+                self.counts[victim.value] += 1
+            self._watch(process, folder, patience_s=JOB_WITHIN_S if victim is None else STILL_FOR_S)
+        finally:
+            process.kill()
+            status = process.wait()
+            self.check_store()
+        return victim is not None or status == 0
+
+    def _kill(self, victim: Victim, submitter: subprocess.Popen[bytes]) -> bool:
+        prism = self._runner()
+        if victim is Victim.RUNNER:
+            prism.process.kill()
+            prism.process.wait()
+            return True
+        if victim is Victim.SUBMITTER:
+            submitter.kill()
+            return True
+        wait_until(lambda: bool(prism.workers()) or submitter.poll() is not None, "there is a worker")
+        for worker in self._rng.sample(workers := prism.workers(), len(workers)):
+            try:
+                os.kill(worker if victim is Victim.WORKER else _parent(worker), 9)
+            except (ProcessLookupError, FileNotFoundError):
+                continue  # its job has ended meanwhile
+            return True
+        return False
+
+    def _watch(
+        self,
+        process: subprocess.Popen[bytes],
+        folder: pathlib.Path,
+        until: int | None = None,
+        patience_s: float = JOB_WITHIN_S,
+    ) -> None:
+        """Look at the store until the job has done so many events, or is over; end one that stands still."""
+        done, since = -1, time.monotonic()
+        while process.poll() is None:
+            self.check_store()
+            now = len(lines_of(folder, "outputs"))
+            if until is not None and now >= until:
+                return
+            if now > done:
+                done, since = now, time.monotonic()
+            elif time.monotonic() - since > patience_s:
+                self.counts["left hanging"] += 1
+                self._restart()
+                process.wait(JOB_WITHIN_S)
+            time.sleep(LOOK_EVERY_S)
+
+    def check_store(self) -> None:
+        """Hold the store against what is out by now: nothing of it is lost, and no row has gone back."""
+        out = {number for folder in self._attempts for number in map(_number, lines_of(folder, "outputs"))}
+        for number in sorted(out):
+            self._model.committed(self._rows[number])
+        self._model.check_store(rows_of(self._uri))
+        self.counts["looks at the store"] += 1
+
+    def _compare(
+        self, rows: list[StoreRow], outputs: list[str], intents: list[str], before: list[StoreRow]
+    ) -> None:
+        """Hold all that was put out, and the store, against the undisturbed run."""
+        last = self._attempts[-1]
+        assert rows_of(self._uri) == rows
+        assert sorted(lines_of(last, "outputs")) == outputs
+        assert sorted(lines_of(last, "intents")) == intents
+        for name, whole in (("outputs", outputs), ("intents", intents)):
+            lines = [line for folder in self._attempts for line in lines_of(folder, name)]
+            assert set(lines) == set(whole), f"{name} that the undisturbed run does not have"
+            self.counts[f"{name} in all"] = len(lines)
+        assert not [line for folder in self._attempts for line in lines_of(folder, "errors")]
+        # What the last job was refused is what the store had newer, and it is told.
+        stored = {row.row_id: row.seq for row in before}
+        stale = sum(row.seq < stored.get(row.row_id, 0) for written in self._rows.values() for row in written)
+        counters = json.loads((last / COUNTERS).read_text())
+        assert counters.get("longterm_stale_upserts", 0) == stale
+        self.counts |= {
+            "events": self._events,
+            "rows": len(rows),
+            "stale in the last job": stale,
+            "applied in the last job": counters["longterm_upserts"],
+        }
+
+    def _log(self, folder: pathlib.Path) -> str:
+        return (folder / "submit.log").read_text()[-4_000:]
+
+
+def _number(output: str) -> int:
+    return int(output.split(maxsplit=1)[0])
+
+
+def _parent(pid: int) -> int:
+    return int(pathlib.Path(f"/proc/{pid}/status").read_text().partition("PPid:")[2].split()[0])
+
+
+def _runs(pid: int) -> bool:
+    return pathlib.Path(f"/proc/{pid}").exists()
+
+
+def run_kills(folder: pathlib.Path, store: str, seed: int, kills: int, events: int, rate: float) -> None:
+    """Run with a store of its own, and print the seed and the counts."""
+    print(f"{store}: seed {seed}, {kills} kills", flush=True)  # noqa: T201 - what this program is for
+    started = time.monotonic()
+    rng = random.Random(seed)
+    victims = [*Victim] * -(-kills // len(Victim))
+    rng.shuffle(victims)
+    with SERVERS[store](folder) as uri:
+        provision_store(uri)
+        with KillRun(folder, uri, rng, events=events, rate=rate) as run:
+            try:
+                run.run(victims[:kills])
+            finally:
+                print(f"{store}: {time.monotonic() - started:.0f} s, {dict(run.counts)}")  # noqa: T201 - as above
+
+
+def main() -> None:
+    """Run ``python -m tests.runners.kills``."""
+    if sys.argv[1:2] == ["submit"]:
+        folder, uri, events, rate, *options = sys.argv[2:]
+        submit(pathlib.Path(folder), uri, int(events), float(rate), options)
+        return
+    parser = argparse.ArgumentParser(prog="python -m tests.runners.kills", description=__doc__)
+    parser.add_argument("--store", choices=[*SERVERS], default="redis")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    parser.add_argument("--events", type=int, default=1_000)
+    parser.add_argument("--rate", type=float, default=40.0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="beam-agents-kills-") as folder:
+        run_kills(pathlib.Path(folder), given.store, given.seed, given.kills, given.events, given.rate)
+
+
+if __name__ == "__main__":
+    main()

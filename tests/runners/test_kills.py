@@ -1,0 +1,35 @@
+"""SIGKILL of what runs a job: the store and the outputs of the jobs after it are those of an undisturbed one.
+
+The short form of ``make kills``, each victim once.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from beam_agents.demo.store import provision_store
+from tests.runners.kills import KillRun, Victim
+from tests.runners.stores import SERVERS
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+@pytest.mark.parametrize(
+    ("store", "victims"),
+    [("redis", [Victim.WORKER, Victim.RUNNER]), ("postgresql", [Victim.SUBMITTER, Victim.WATCHER])],
+)
+def test_a_job_that_is_killed_and_submitted_again(
+    store: str, victims: list[Victim], tmp_path: pathlib.Path
+) -> None:
+    with SERVERS[store](tmp_path) as uri:
+        provision_store(uri)
+        # A worker that is killed before it has taken up work leaves its job hanging.
+        with KillRun(tmp_path, uri, random.Random(1), events=150, rate=100, earliest=1) as run:
+            run.run(victims)
+            for victim in victims:
+                assert run.counts[victim.value] == 1
+            assert run.counts["stale in the last job"] > 0
