@@ -1,11 +1,14 @@
-# run, demo-outage, test, test-phoenix, kills, bench, bench-stores, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, run-replay, demo-outage, test, test-phoenix, kills, bench, bench-stores, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROWS ?= 20000
+# Of run-replay: how fast, and when an aircraft expires.
+SPEED ?= 14400
+TTL ?= 6h
 
-.PHONY: run demo-outage test test-phoenix kills bench bench-stores lint proto docs clean
+.PHONY: run run-replay demo-outage test test-phoenix kills bench bench-stores outages lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -17,6 +20,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP)
 	$(BIN)/python -m beam_agents.demo --rows $(ROWS)
+
+# The runner is built at the first call, with Go.
+run-replay: $(STAMP)
+	prism=$$($(BIN)/python -m tests.servers.prism) && $(BIN)/python -m beam_agents.demo --out run/replay \
+		--rows $(ROWS) --replay-speed $(SPEED) --ttl $(TTL) -- --prism_location=$$prism
 
 # Needs redis-server, prometheus and prometheus-alertmanager, and for pictures chromium: .ci/install-servers.
 demo-outage: $(STAMP)
@@ -50,6 +58,10 @@ bench: $(STAMP)
 
 bench-stores: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.stores --json run/bench-stores.json
+
+# Needs redis-server, and Go for the runner.
+outages: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.outages --json run/outages.json
 
 # protoc 21 writes modules that import on protobuf 3.20.3 to 6, and needs an environment of its own: its
 # package wants an older protobuf than Beam's.

@@ -86,6 +86,12 @@ class StoreTable:
             self._stores[store] = replace(known, up=False, down_since_s=down_since_s, error_type=error_type)
         return known.up is not False
 
+    def is_down(self, store: object) -> bool:
+        """Tell whether the last call or probe of a store was not answered."""
+        with self._lock:
+            known = self._stores.get(store)
+        return known is not None and known.up is False
+
     def all(self) -> list[StoreHealth]:
         """Return what is known of each store."""
         with self._lock:

@@ -37,7 +37,17 @@ if TYPE_CHECKING:
 
     from beam_agents.config import AgentConfig
 
-__all__ = ["AGENTS", "FLIGHTS_PER_TICK", "PIPELINE", "TICK_S", "TTL_MS", "Shift", "main", "run_shift"]
+__all__ = [
+    "AGENTS",
+    "FLIGHTS_PER_TICK",
+    "PIPELINE",
+    "TICK_S",
+    "TTL_MS",
+    "Shift",
+    "kept_up",
+    "main",
+    "run_shift",
+]
 
 PIPELINE: Final = "flights"
 AGENTS: Final = {"aircraft": "tailnum", "airport": "origin"}
@@ -82,7 +92,7 @@ def run_shift(shift: Shift) -> None:
     logging.getLogger("apache_beam.runners").setLevel(logging.CRITICAL)
     TransformExecutor._MAX_RETRY_PER_BUNDLE = sys.maxsize  # noqa: SLF001 - see the module's text
     options = PipelineOptions(["--runner=BundleBasedDirectRunner"])
-    with _kept_up(config, shift.agent), beam.Pipeline(options=options) as pipeline:
+    with kept_up(config, PIPELINE, shift.agent), beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline
             | _source(shift.seconds)
@@ -93,10 +103,10 @@ def run_shift(shift: Shift) -> None:
 
 
 @contextmanager
-def _kept_up(config: AgentConfig, agent: str) -> Iterator[None]:
-    """Keep store and endpoint open: this runner sets DoFns up and tears them down for each bundle."""
+def kept_up(config: AgentConfig, pipeline: str, agent: str) -> Iterator[None]:
+    """Keep store and endpoint open: Beam's direct runner sets DoFns up anew for each bundle."""
     backend = parse_store_uri(config.longterm_memory or "").backend
-    worker = AgentWorker(config, Worker(PIPELINE, agent, backend))
+    worker = AgentWorker(config, Worker(pipeline, agent, backend))
     try:
         yield
     finally:

@@ -115,12 +115,15 @@ def _untold(call: StoreCall) -> None:
 
 
 _DEFAULT_POLICY: Final = RetryPolicy()
+_ONCE: Final = RetryPolicy(attempts=1)
 
 
 class GuardedStore(MemoryStore):
     """Another store, with retries and a report of each call.
 
-    A call that fails raises the last attempt's error, which tells the number of attempts.
+    A call that fails raises the last attempt's error, which tells the number of attempts. A flush on expiry
+    gets one attempt while the store is known to be down: its timer comes again, and what the waits between
+    attempts take is taken from all keys of the bundle.
     """
 
     def __init__(
@@ -230,13 +233,15 @@ class GuardedStore(MemoryStore):
 
         A loop of its own, because a retry library took a third of the time of a small flush.
         """
-        ends_s = time.monotonic() + self._policy.budget * self.uri.options.operation_timeout_s
+        hurried = operation is StoreOperation.EXPIRE_FLUSH and store_table().is_down(self.uri)
+        policy = _ONCE if hurried else self._policy
+        ends_s = time.monotonic() + policy.budget * self.uri.options.operation_timeout_s
         try:
             # A store bounds each attempt itself. A second deadline is for what follows; around the first it
             # would take a tenth of the time of a small flush.
             return await self._tried(attempt, attempts)
         except StoreError as error:
-            delay_s = self._delay_s(error, attempts, ends_s)
+            delay_s = _delay_s(policy, error, attempts, ends_s)
         bound = asyncio.timeout(ends_s - time.monotonic())
         try:
             async with bound:
@@ -245,7 +250,7 @@ class GuardedStore(MemoryStore):
                     try:
                         return await self._tried(attempt, attempts)
                     except StoreError as error:
-                        delay_s = self._delay_s(error, attempts, ends_s)
+                        delay_s = _delay_s(policy, error, attempts, ends_s)
         except TimeoutError as error:
             if not bound.expired():
                 raise
@@ -263,10 +268,11 @@ class GuardedStore(MemoryStore):
         finally:
             attempts.append(StoreAttempt(started_ns, time.perf_counter_ns(), error_type))
 
-    def _delay_s(self, error: StoreError, attempts: list[StoreAttempt], ends_s: float) -> float:
-        """Return how long to wait after an attempt's failure; raise it if it was the last."""
-        error.attempts = len(attempts)
-        delay_s = self._policy.delay_s(error.attempts, random.random())  # noqa: S311 - no secret
-        if not error.transient or delay_s is None or time.monotonic() + delay_s >= ends_s:
-            raise error
-        return delay_s
+
+def _delay_s(policy: RetryPolicy, error: StoreError, attempts: list[StoreAttempt], ends_s: float) -> float:
+    """Return how long to wait after an attempt's failure; raise it if it was the last."""
+    error.attempts = len(attempts)
+    delay_s = policy.delay_s(error.attempts, random.random())  # noqa: S311 - no secret
+    if not error.transient or delay_s is None or time.monotonic() + delay_s >= ends_s:
+        raise error
+    return delay_s

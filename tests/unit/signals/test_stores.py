@@ -30,7 +30,9 @@ def test_nothing_is_known_before_the_first_call(table: StoreTable) -> None:
 
 def test_it_is_down_from_its_first_failure_to_its_next_answer(table: StoreTable, clock: Clock) -> None:
     assert table.answered("uri") is None
+    assert not table.is_down("uri")
     assert table.failed("uri", "StoreTimeout")
+    assert table.is_down("uri")
     clock.now_s += 10
     assert not table.failed("uri", "StoreUnavailable")
     (known,) = table.all()
@@ -38,6 +40,7 @@ def test_it_is_down_from_its_first_failure_to_its_next_answer(table: StoreTable,
     assert known.error_type == "StoreUnavailable"
     clock.now_s += 5
     assert table.answered("uri") == 15.0
+    assert not table.is_down("uri")
     (known,) = table.all()
     assert (known.up, known.last_success_s, known.down_since_s, known.error_type) == (True, 1_015.0, 0.0, "")
     assert table.answered("uri") is None
@@ -49,6 +52,7 @@ def test_one_that_never_answered_is_news_too(table: StoreTable) -> None:
 
 def test_a_store_that_the_process_does_not_use_is_not_there(table: StoreTable) -> None:
     assert table.answered("other") is None
+    assert not table.is_down("other")
     assert not table.failed("other", "StoreUnavailable")
     table.closed("uri")
     assert not table.failed("uri", "StoreUnavailable")

@@ -13,6 +13,8 @@ from beam_agents.memory.stores.contract import StoreRow, encode_record
 from beam_agents.memory.stores.guarded import GuardedStore, RetryPolicy, StoreCall
 from beam_agents.memory.stores.inprocess import InProcessStore, forget_rows
 from beam_agents.memory.stores.uri import StoreOptions, StoreUri
+from beam_agents.signals import stores
+from beam_agents.signals.stores import StoreTable
 from beam_agents.signals.types import CallOutcome, StoreOperation, UpsertResult
 
 if TYPE_CHECKING:
@@ -70,6 +72,35 @@ def guarded(calls: list[StoreCall]) -> Callable[..., GuardedStore]:
         return GuardedStore(store, calls.append, policy=policy)
 
     return guard
+
+
+@pytest.mark.parametrize("operation", [StoreOperation.FLUSH, StoreOperation.EXPIRE_FLUSH])
+def test_while_the_store_is_down_an_expiring_key_gets_one_attempt(
+    guarded: Callable[..., GuardedStore], operation: StoreOperation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = StoreTable()
+    monkeypatch.setattr(stores._table, "value", table)
+    backend = FailingStore(*(unavailable() for _ in range(4)))
+    table.opened(backend.uri, "inprocess", "memory://")
+    store = guarded(backend)
+
+    async def use() -> None:
+        with pytest.raises(StoreUnavailable, match="after 3 attempts"):
+            await store.save_many([row()], operation=operation)
+        assert table.is_down(backend.uri)
+        if operation is StoreOperation.EXPIRE_FLUSH:
+            with pytest.raises(StoreUnavailable):
+                await store.save_many([row()], operation=operation)
+            assert backend.attempts == 4
+        # What a caller waits for is tried as before, and so is expiry once the store has answered.
+        await store.save_many([row()], operation=operation)
+        assert backend.attempts == 5
+        assert not table.is_down(backend.uri)
+        backend.failures = [unavailable()]
+        await store.save_many([row()], operation=operation)
+        assert backend.attempts == 7
+
+    asyncio.run(use())
 
 
 def test_each_call_is_told_once(guarded: Callable[..., GuardedStore], calls: list[StoreCall]) -> None:
