@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.deploy.checks import DOCS, check_prometheus
 from tests.servers.process import absent, wait_until
 
-DOCS = Path(__file__).parents[2] / "docs" / "deploy"
-RULES = DOCS.parents[1] / "dashboards" / "prometheus"
 UNITS = DOCS / "systemd"
 PROGRAM = Path(sys.executable).with_name("beam-agents")
 AGENT = """\
@@ -94,14 +93,8 @@ def test_systemd_takes_the_unit(unit: str, tmp_path: Path) -> None:
 
 
 def test_prometheus_takes_its_file(tmp_path: Path) -> None:
-    if shutil.which("promtool") is None:
-        absent("promtool (Debian's package prometheus)")
-    text = (UNITS / "prometheus.yml").read_text().replace("/etc/prometheus/beam-agents", str(RULES))
-    (tmp_path / "prometheus.yml").write_text(text)
-    subprocess.run(
-        ("promtool", "check", "config", tmp_path / "prometheus.yml"), check=True, capture_output=True
-    )
-    (job,) = yaml.safe_load(text)["scrape_configs"]
+    check_prometheus(UNITS / "prometheus.yml", tmp_path)
+    (job,) = yaml.safe_load((UNITS / "prometheus.yml").read_text())["scrape_configs"]
     (discovery,) = job["file_sd_configs"]
     for unit in ("beam-agents-run.service", "beam-agents-stream.service"):
         assert f"/run/{setting(unit, 'RuntimeDirectory')}/*.json" in discovery["files"]
