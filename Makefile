@@ -1,4 +1,4 @@
-# run, run-replay, demo-outage, test, test-phoenix, kills, bench, bench-stores, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, run-replay, demo-outage, test, test-phoenix, kills, bench, bench-stores, bench-scaling, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ ROWS ?= 20000
 SPEED ?= 14400
 TTL ?= 6h
 
-.PHONY: run run-replay demo-outage test test-phoenix kills bench bench-stores outages lint proto docs clean
+.PHONY: run run-replay demo-outage test test-phoenix kills bench bench-stores bench-scaling outages lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -62,6 +62,10 @@ bench-stores: $(STAMP)
 # Needs redis-server, and Go for the runner.
 outages: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.outages --json run/outages.json
+
+# Needs redis-server, and Go to build Prism with: .ci/install-servers.
+bench-scaling: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.scaling --json run/bench-scaling.json
 
 # protoc 21 writes modules that import on protobuf 3.20.3 to 6, and needs an environment of its own: its
 # package wants an older protobuf than Beam's.

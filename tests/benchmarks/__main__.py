@@ -73,7 +73,7 @@ WORKLOADS = (
     *(
         Workload(
             f"3 rows to {store}, {plugins}",
-            telemetry.activation(telemetry.remember_and_save, plugins, store),
+            telemetry.activation(workloads.remember_and_save, plugins, store),
         )
         for store in ("sqlite", "redis")
         for plugins in telemetry.PLUGINS

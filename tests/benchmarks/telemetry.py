@@ -14,7 +14,6 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from beam_agents import AgentContext, Complete
 from beam_agents.memory.stores.registry import open_admin, open_store
 from beam_agents.memory.stores.uri import parse_store_uri
 from tests.benchmarks import workloads
@@ -24,7 +23,7 @@ from tests.servers.process import accepts, free_port, server
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["COLLECTORS", "PLUGINS", "SPANS", "activation", "bare_sdk", "remember_and_save"]
+__all__ = ["COLLECTORS", "PLUGINS", "SPANS", "activation", "bare_sdk"]
 
 SPANS: Final = 3
 """Spans of an activation that does nothing: the activation, memory.decode and memory.commit."""
@@ -67,18 +66,6 @@ class Sink(BaseHTTPRequestHandler):
 
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Sink).serve_forever()
 """
-
-
-async def remember_and_save(ctx: AgentContext) -> Complete:
-    """Work on memory five times and save three rows."""
-    seen = int(ctx.memory.get("seen", b"0")) + 1
-    ctx.memory.set("seen", b"%08d" % seen)
-    ctx.memory.append("recent", b"%016d" % ctx.seq, max_items=16)
-    ctx.memory.set("last", b"x" * 100)
-    ctx.memory.get("last")
-    for number in range(3):
-        ctx.memory.longterm.save(f"row/{number}", b"v" * 256)
-    return Complete()
 
 
 def activation(agent: object, plugins: str, store: str = "", collector: str = "") -> Callable[[int], float]:

@@ -31,6 +31,10 @@ START_MS = 1_700_000_000_000
 KEY = b"key"
 PIPELINE_ELEMENTS = 20_000
 PIPELINE_KEYS = 1_000
+ROWS = 3
+ROW_BYTES = 256
+"""What an activation saves: rows, and bytes of each one's value."""
+
 ENTRY_BYTES = 100
 ITEM_BYTES = 16
 
@@ -53,6 +57,23 @@ async def append_long(ctx: AgentContext) -> Complete:
 async def append_short(ctx: AgentContext) -> Complete:
     ctx.memory.append("ring", b"%016d" % ctx.seq, max_items=64)
     return Complete()
+
+
+async def remember(ctx: AgentContext) -> Complete:
+    """Work on memory five times."""
+    seen = int(ctx.memory.get("seen", b"0")) + 1
+    ctx.memory.set("seen", b"%08d" % seen)
+    ctx.memory.append("recent", b"%016d" % ctx.seq, max_items=16)
+    ctx.memory.set("last", b"x" * 100)
+    ctx.memory.get("last")
+    return Complete()
+
+
+async def remember_and_save(ctx: AgentContext) -> Complete:
+    """Work on memory five times and save three rows."""
+    for number in range(ROWS):
+        ctx.memory.longterm.save(f"row/{number}", b"v" * ROW_BYTES)
+    return await remember(ctx)
 
 
 def memory_of(kib: int) -> bytes:
