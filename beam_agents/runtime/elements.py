@@ -10,7 +10,8 @@ from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 
 __all__ = ["ERRORS", "INTENTS", "Element"]
 
-Element: TypeAlias = bytes | TaggedOutput[str, ToolIntent | ActivationError]
+# Quoted: TaggedOutput takes no parameters at run time before Beam 2.7x.
+Element: TypeAlias = "bytes | TaggedOutput[str, ToolIntent | ActivationError]"
 
 INTENTS: Final = "intents"
 ERRORS: Final = "errors"
