@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import ProtoCoder, registry
 from apache_beam.portability.api.org.apache.beam.model.pipeline.v1 import beam_runner_api_pb2 as api
 
 from beam_agents import AgentConfig, AgentContext, AgentEnvelope, Complete, FlushToLongterm, RunAgent, Tool
 from beam_agents.model.scripted import ScriptedModel
+from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 from tests.state.jobs import V1, V2, agent_v1, agent_v2
 
 if TYPE_CHECKING:
@@ -127,3 +129,8 @@ def test_beams_id_of_the_step_counts_the_steps_before_it_alone() -> None:
         for after in (0, 1)
     }
     assert ids[0, 0] == ids[0, 1] != ids[1, 0] == ids[1, 1]
+
+
+@pytest.mark.parametrize("kind", [AgentEnvelope, ToolIntent, ActivationError])
+def test_elements_under_way_are_protobuf(kind: type) -> None:
+    assert isinstance(registry.get_coder(kind), ProtoCoder)
