@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,8 @@ WORKER_PROGRAM: Final = "beam-agents-worker"
 """The name under which it is installed."""
 PATIENCE_S: Final = 8.0
 """How long the child may take to end after SIGTERM: longer than its telemetry takes at the most."""
+CONNECTION_ENDS_WITHIN_S: Final = 1.0
+"""How long the runner may take to find that a killed child's connection is closed."""
 PROVISION_WITHIN_S: Final = 60.0
 """How long the runner may take to say what it provides."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -92,8 +95,13 @@ def _supervise(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, hand_on)
     code = child.wait()
+    if code >= 0:
+        return code
+    # Prism fails a worker's job when it finds the connection closed, and leaves it hanging when it is told
+    # first that the process has ended.
+    time.sleep(CONNECTION_ENDS_WITHIN_S)
     # As a shell has it: 128 and the number of the signal.
-    return code if code >= 0 else 128 - code
+    return 128 - code
 
 
 def _end_with(parent: int) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["KillRun", "Victim"]
 
 ROOT = pathlib.Path(__file__).parents[2]
-STILL_FOR_S = 15.0
+STILL_FOR_S = 30.0
 """After so long without an event done, whoever has seen the kill ends the job."""
 LOOK_EVERY_S = 0.25
 JOB_WITHIN_S = 600.0
@@ -186,7 +186,7 @@ class KillRun:
                 if not self._kill(victim, process):
                     return False
                 self.counts[victim.value] += 1
-            self._watch(process, folder, patience_s=JOB_WITHIN_S if victim is None else STILL_FOR_S)
+            self._watch(process, folder, hit=victim)
         finally:
             process.kill()
             status = process.wait()
@@ -215,8 +215,9 @@ class KillRun:
         self,
         process: subprocess.Popen[bytes],
         folder: pathlib.Path,
+        *,
         until: int | None = None,
-        patience_s: float = JOB_WITHIN_S,
+        hit: Victim | None = None,
     ) -> None:
         """Look at the store until the job has done so many events, or is over; end one that stands still."""
         done, since = -1, time.monotonic()
@@ -227,8 +228,8 @@ class KillRun:
                 return
             if now > done:
                 done, since = now, time.monotonic()
-            elif time.monotonic() - since > patience_s:
-                self.counts["left hanging"] += 1
+            elif time.monotonic() - since > (JOB_WITHIN_S if hit is None else STILL_FOR_S):
+                self.counts["left hanging" if hit is None else f"left hanging by {hit.value}"] += 1
                 self._restart()
                 process.wait(JOB_WITHIN_S)
             time.sleep(LOOK_EVERY_S)

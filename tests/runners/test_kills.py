@@ -1,6 +1,6 @@
 """SIGKILL of what runs a job: the store and the outputs of the jobs after it are those of an undisturbed one.
 
-The short form of ``make kills``, each victim once.
+The short form of ``make kills``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("store", "victims"),
-    [("redis", [Victim.WORKER, Victim.RUNNER]), ("postgresql", [Victim.SUBMITTER, Victim.WATCHER])],
+    [("redis", [Victim.WORKER, Victim.RUNNER]), ("postgresql", [Victim.SUBMITTER, Victim.RUNNER])],
 )
 def test_a_job_that_is_killed_and_submitted_again(
     store: str, victims: list[Victim], tmp_path: pathlib.Path
