@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from beam_agents.demo.store import provision_store
 from tests.runners.killed_job import COUNTERS, MEMORY_KEY, entity_of, lines_of, rows_written, submit
-from tests.runners.stores import SERVERS, rows_of
+from tests.runners.stores import SERVERS, rows_of, running_store
 from tests.semantics.longterm_model import StoreModel
 from tests.servers.prism import process_options, running_prism
 from tests.servers.process import wait_until
@@ -43,7 +43,7 @@ __all__ = ["KillRun", "Victim"]
 ROOT = pathlib.Path(__file__).parents[2]
 STILL_FOR_S = 30.0
 """After so long without an event done, whoever has seen the kill ends the job."""
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.5
 JOB_WITHIN_S = 600.0
 
 
@@ -290,13 +290,11 @@ def run_kills(folder: pathlib.Path, store: str, seed: int, kills: int, events: i
     rng = random.Random(seed)
     victims = [*Victim] * -(-kills // len(Victim))
     rng.shuffle(victims)
-    with SERVERS[store](folder) as uri:
-        provision_store(uri)
-        with KillRun(folder, uri, rng, events=events, rate=rate) as run:
-            try:
-                run.run(victims[:kills])
-            finally:
-                print(f"{store}: {time.monotonic() - started:.0f} s, {dict(run.counts)}")  # noqa: T201 - as above
+    with running_store(store, folder) as uri, KillRun(folder, uri, rng, events=events, rate=rate) as run:
+        try:
+            run.run(victims[:kills])
+        finally:
+            print(f"{store}: {time.monotonic() - started:.0f} s, {dict(run.counts)}")  # noqa: T201 - as above
 
 
 def main() -> None:

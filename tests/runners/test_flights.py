@@ -13,7 +13,7 @@ from beam_agents.cli.job import run_job
 from beam_agents.demo.app import flights_job
 from beam_agents.demo.data import write_flights
 from beam_agents.demo.store import provision_store
-from tests.runners.stores import SERVERS, rows_of
+from tests.runners.stores import SERVERS, rows_of, running_store
 
 if TYPE_CHECKING:
     import pathlib
@@ -38,8 +38,7 @@ def flights(folder: pathlib.Path, uri: str, options: tuple[str, ...] = ()) -> li
 def test_outputs_and_rows_are_those_of_the_embedded_runner(
     server: str, prism: Prism, tmp_path: pathlib.Path
 ) -> None:
-    with SERVERS[server](tmp_path) as uri:
-        provision_store(uri)
+    with running_store(server, tmp_path) as uri:
         outputs = flights(tmp_path / "prism", uri, tuple(prism.options))
         rows = rows_of(uri)
     here = f"sqlite+aiosqlite:///{tmp_path}/here.sqlite"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from beam_agents.demo.store import provision_store
 from tests.runners.kills import KillRun, Victim
-from tests.runners.stores import SERVERS
+from tests.runners.stores import running_store
 
 if TYPE_CHECKING:
     import pathlib
@@ -25,11 +24,12 @@ if TYPE_CHECKING:
 def test_a_job_that_is_killed_and_submitted_again(
     store: str, victims: list[Victim], tmp_path: pathlib.Path
 ) -> None:
-    with SERVERS[store](tmp_path) as uri:
-        provision_store(uri)
-        # A worker that is killed before it has taken up work leaves its job hanging.
-        with KillRun(tmp_path, uri, random.Random(1), events=150, rate=100, earliest=1) as run:
-            run.run(victims)
-            for victim in victims:
-                assert run.counts[victim.value] == 1
-            assert run.counts["stale in the last job"] > 0
+    # A worker that is killed before it has taken up work may leave its job hanging.
+    with (
+        running_store(store, tmp_path) as uri,
+        KillRun(tmp_path, uri, random.Random(1), events=150, rate=100, earliest=1) as run,
+    ):
+        run.run(victims)
+    for victim in victims:
+        assert run.counts[victim.value] == 1
+    assert run.counts["stale in the last job"] > 0
