@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from apache_beam.pvalue import TaggedOutput
+if TYPE_CHECKING:
+    from apache_beam.pvalue import TaggedOutput
 
-from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
+    from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 
 __all__ = ["ERRORS", "INTENTS", "Element"]
 
