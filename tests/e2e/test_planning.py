@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from beam_agents import AgentConfig
 from beam_agents.memory.stores.inprocess import InProcessAdmin, InProcessStore, forget_rows
@@ -130,7 +131,17 @@ def test_the_traces_of_an_activation() -> None:
         plugin = f"otlp?endpoint=http://127.0.0.1:{port}&sample_ratio=1"
         with AgentHarness(remember_and_save, config(plugin)) as harness:
             harness.send(*EVENTS)
-    sent = sum(map(len, posted)) / len(EVENTS)
-    packed = sum(len(gzip.compress(body)) for body in posted) / len(EVENTS)
+    # Of those that came: a busy machine may not send all before its time is up.
+    activations = sum(activations_in(body) for body in posted)
+    assert activations > len(EVENTS) / 10
+    sent = sum(map(len, posted)) / activations
+    packed = sum(len(gzip.compress(body)) for body in posted) / activations
     assert sent == pytest.approx(page("trace_bytes"), rel=0.1)
     assert packed == pytest.approx(page("trace_gzip_bytes"), rel=0.2)
+
+
+def activations_in(body: bytes) -> int:
+    """Count an export's activations."""
+    found = ExportTraceServiceRequest.FromString(body).resource_spans
+    spans = [span for resource in found for scope in resource.scope_spans for span in scope.spans]
+    return sum(span.name.startswith("invoke_agent") for span in spans)
