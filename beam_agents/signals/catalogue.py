@@ -323,7 +323,8 @@ LONGTERM_FLUSH_DURATION_SECONDS: Final = Metric(
     "Wall time of a flush to the long-term tier.",
     labels=("backend", "outcome"),
     values=(("outcome", CallOutcome),),
-    beam=(_distribution("longterm_flush_ms", _MILLISECONDS),),
+    # A counter too: not every runner reports distributions.
+    beam=(_distribution("longterm_flush_ms", _MILLISECONDS), _counter("longterm_flushes")),
     buckets=_DURATION_BUCKETS,
 )
 LONGTERM_FLUSH_ROWS: Final = Metric(

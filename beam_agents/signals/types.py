@@ -63,7 +63,7 @@ class BeamMetric:
 
     Attributes:
         name: Its name in the namespace ``beam_agents.runtime``.
-        kind: Counter, distribution or gauge.
+        kind: Counter, distribution or gauge. A histogram's counter counts its measurements.
         scale: What a value is multiplied by before it is rounded (1,000 for seconds to milliseconds).
         where: Which measurements count, as (label, values of it that do) pairs, all of which must hold;
             empty for all measurements.

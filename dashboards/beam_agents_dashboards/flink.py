@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from beam_agents.signals import catalogue
-from beam_agents.signals.types import BeamKind, MetricKind, Outcome
+from beam_agents.signals.types import BeamKind, CallOutcome, MetricKind, Outcome
 from beam_agents_dashboards.rules import Group, Recording
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ NOTE: Final = """\
 #   counts twice. For that, give RunAgent's `pipeline` and Beam's --job_name the same value, and set
 #   filterLabelValueCharacters: false on the reporter.
 # - `pipeline` is Flink's job_name, `agent` its operator_name. What Beam has no label for is "unknown".
-# - There are no histograms: the reporter exports Beam's distributions as 0. Nor is there what has no Beam
-#   metric: stores' health, activations in flight, the age of wedged timers, failed bundles.
+# - There are no histograms, except how many flushes there were: the reporter exports Beam's distributions as
+#   0. Nor is there what has no Beam metric: stores' health, activations in flight, the age of wedged timers.
 # - activations_total{outcome="failed"} is agent_errors, with refused elements and lost suspensions.
 """
 
@@ -38,8 +39,16 @@ _UNALLOWED: Final = re.compile("[^a-zA-Z0-9:_]")
 _SUBTASK: Final = "job, instance, job_name, operator_name, subtask_index"
 _SCRAPED: Final = "pipeline:beam_agents_activations_in_flight:scraped10m"
 
-# In Beam's metrics a failed activation is an error record, and nothing else.
-_FAILED: Final = "agent_errors"
+# What failed, as Beam counts it: by another metric, which no form of the first repeats.
+_FAILURES: Final = {
+    catalogue.ACTIVATIONS: replace(
+        catalogue.ACTIVATION_ERRORS.beam[0], where=(("outcome", (Outcome.FAILED,)),)
+    ),
+    catalogue.LONGTERM_FLUSH_DURATION_SECONDS: replace(
+        catalogue.LONGTERM_FLUSH_FAILURES.beam[0],
+        where=(("outcome", (CallOutcome.ERROR, CallOutcome.TIMEOUT)),),
+    ),
+}
 
 
 def flink_name(form: BeamMetric) -> str:
@@ -58,61 +67,45 @@ def flink_groups() -> tuple[Group, ...]:
 
 
 def _rules(metric: Metric) -> Iterator[Recording]:
-    if metric.kind is MetricKind.COUNTER:
-        for value, series in _counted(metric):
-            yield _recording(metric, series, value)
-    elif metric.kind is MetricKind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         for form in metric.beam:
             # Subtasks of one TaskManager share a worker process, and each tells what the process counts.
             yield _recording(metric, f"max by (job, instance, job_name, operator_name) ({flink_name(form)})")
+        return
+    for value, series in _counted(metric):
+        yield _recording(metric, series, value)
 
 
 def _counted(metric: Metric) -> Iterator[tuple[dict[str, str], str]]:
     """Return the parts that a counter's Beam forms divide it into: the label's value, and the series."""
     counters = [form for form in metric.beam if form.kind is BeamKind.COUNTER]
-    parts = {form: _covered(metric, form) for form in counters}
-    for form in counters:
-        whole = parts[form]
-        smaller = [other for other in counters if parts[other] < whole]
-        rest = [value for value in whole if all(value not in parts[other] for other in smaller)]
+    if metric in _FAILURES:
+        counters.append(_FAILURES[metric])
+    label = next((label for form in counters for label, _ in form.where), "")
+    values = tuple(value.value for value in dict(metric.values)[label]) if label else ()
+    parts = {form: frozenset(dict(form.where).get(label) or values) for form in counters}
+    for form, whole in parts.items():
+        smaller = [other for other, part in parts.items() if part < whole]
         series = _sum(form)
         for other in smaller:
             # What never happened has no series: that is 0.
             series += f"\n- ({_sum(other)}\n  or 0 * {_sum(form)})"
-        label = _divided(metric)
+        rest = whole.difference(*(parts[other] for other in smaller))
         # A form that counts several values, such as errors and timeouts, stands under the first of them.
-        yield ({label: next(v for v in _values(metric, label) if v in rest)} if label else {}), series
-    if metric is catalogue.ACTIVATIONS:
-        failed = next(form for form in catalogue.ACTIVATION_ERRORS.beam if form.name == _FAILED)
-        yield {"outcome": Outcome.FAILED.value}, _sum(failed)
+        yield ({label: next(value for value in values if value in rest)} if label else {}), series
 
 
 def _sum(form: BeamMetric) -> str:
     return f"sum by ({_SUBTASK}) ({flink_name(form)})"
 
 
-def _divided(metric: Metric) -> str:
-    """Return the label by whose values a metric's forms differ; empty for none."""
-    return next((label for form in metric.beam for label, _ in form.where), "")
-
-
-def _values(metric: Metric, label: str) -> tuple[str, ...]:
-    return tuple(value.value for value in dict(metric.values)[label])
-
-
-def _covered(metric: Metric, form: BeamMetric) -> frozenset[str]:
-    label = _divided(metric)
-    if not label:
-        return frozenset()
-    return frozenset(dict(form.where).get(label) or _values(metric, label))
-
-
 def _recording(metric: Metric, series: str, known: dict[str, str] | None = None) -> Recording:
     expression = f'label_replace(\n{series},\n"pipeline", "$1", "job_name", "(.+)")'
     expression = f'label_replace({expression},\n"agent", "$1", "operator_name", "(.+)")'
     labels = dict.fromkeys(metric.labels, UNKNOWN) | (known or {})
+    suffix = "_count" if metric.kind is MetricKind.HISTOGRAM else ""
     return Recording(
-        metric.prometheus_name,
+        metric.prometheus_name + suffix,
         f"{expression}\nunless on (pipeline) {_SCRAPED}",
         {**labels, "via": "flink"},
     )

@@ -9,7 +9,7 @@ from apache_beam.metrics.metric import Metrics
 
 from beam_agents.signals.catalogue import BEAM_NAMESPACE
 from beam_agents.signals.observer import Observer
-from beam_agents.signals.types import BeamKind
+from beam_agents.signals.types import BeamKind, MetricKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
     def __missing__(self, metric: Metric) -> _Plan | _PlansByLabels:
         counts_all = all(not form.where for form in metric.beam)
         plan = self[metric] = (
-            tuple((_updater(form), form.scale) for form in metric.beam)
+            tuple((_updater(metric, form), form.scale) for form in metric.beam)
             if counts_all
             else _PlansByLabels(metric)
         )
@@ -77,7 +77,7 @@ class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
 
     def __init__(self, metric: Metric) -> None:
         super().__init__()
-        self._forms = tuple((form, _updater(form)) for form in metric.beam)
+        self._forms = tuple((form, _updater(metric, form)) for form in metric.beam)
         self._positions = {label: position for position, label in enumerate(metric.labels)}
 
     def __missing__(self, labels: tuple[str, ...]) -> _Plan:
@@ -91,11 +91,12 @@ class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
         return plan
 
 
-def _updater(form: BeamMetric) -> Callable[[int], None]:
+def _updater(metric: Metric, form: BeamMetric) -> Callable[[int], None]:
     updater: Callable[[int], None]
     match form.kind:
         case BeamKind.COUNTER:
-            updater = Metrics.counter(BEAM_NAMESPACE, form.name).inc
+            count: Callable[[int], None] = Metrics.counter(BEAM_NAMESPACE, form.name).inc
+            updater = (lambda _value: count(1)) if metric.kind is MetricKind.HISTOGRAM else count
         case BeamKind.DISTRIBUTION:
             updater = Metrics.distribution(BEAM_NAMESPACE, form.name).update
         case BeamKind.GAUGE:

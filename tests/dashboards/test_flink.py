@@ -17,7 +17,7 @@ from beam_agents.demo.outage.servers import serving
 from beam_agents.signals import catalogue
 from beam_agents.signals.types import BeamKind
 from beam_agents_dashboards.alerts import alert_groups
-from beam_agents_dashboards.check import selected
+from beam_agents_dashboards.check import metric_of, selected
 from beam_agents_dashboards.flink import flink_groups, flink_name
 from beam_agents_dashboards.grafana import dashboards
 from beam_agents_dashboards.grafana_check import panels_without_data
@@ -79,11 +79,11 @@ def test_every_counter_and_gauge_of_beam_is_read_by_some_rule() -> None:
 
 
 def test_rules_make_series_with_all_labels_of_the_catalogue() -> None:
-    metrics = {metric.prometheus_name: metric for metric in catalogue.METRICS}
     (group,) = flink_groups()
     made: dict[str, list[dict[str, str]]] = defaultdict(list)
     for rule in group.rules[1:]:
-        metric = metrics[rule.name]
+        metric = metric_of(rule.name)
+        assert metric is not None
         assert set(rule.labels) == {*metric.labels, "via"}, rule.name
         for label, values in metric.values:
             assert rule.labels[label] in {"unknown", *values}, rule.name

@@ -190,6 +190,8 @@ def test_beams_counters_are_the_sums_over_the_labels() -> None:
                     )
                 )
                 assert counters.get(form.name, 0) == expected, form.name
+            elif form.kind is BeamKind.COUNTER:
+                assert counters.get(form.name, 0) == len(recording.values(metric.name)), form.name
             elif form.kind is BeamKind.DISTRIBUTION:
                 count = len(recording.values(metric.name))
                 assert (distributions[form.name].count if form.name in distributions else 0) == count, (

@@ -5,6 +5,7 @@ It needs a JDK, Maven and some 100 MB of Flink's jars, so tests read the page th
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 import time
@@ -15,7 +16,7 @@ from beam_agents.demo.outage.servers import free_port
 from beam_agents.signals import catalogue
 
 HERE = Path(__file__).parent
-COUNTED = "flink_taskmanager_job_task_operator_beam_agents_runtime_activations{"
+COUNTED = re.compile(r"_beam_agents_runtime_activations\{.*\} [1-9]")
 
 
 def record(folder: Path) -> str:
@@ -42,7 +43,7 @@ def record(folder: Path) -> str:
         try:
             while job.poll() is None:
                 page = _page(port)
-                if COUNTED in page:
+                if COUNTED.search(page):
                     return "".join(
                         line
                         for line in page.splitlines(keepends=True)

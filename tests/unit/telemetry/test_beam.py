@@ -173,6 +173,15 @@ def test_each_beam_counter_sums_the_labels_that_it_stands_for(measurements: list
     assert set(expected) >= {name for name, value in expected.items() if value}
 
 
+def test_a_histograms_counter_counts_its_measurements() -> None:
+    measured = [
+        (catalogue.LONGTERM_FLUSH_DURATION_SECONDS, each, ("redis", "ok")) for each in (0.2, 7.0, 0.0)
+    ]
+    held = updates(measured)
+    assert held["longterm_flushes"] == 3
+    assert held["longterm_flush_ms"].sum == 7200  # type: ignore[attr-defined]  # Beam ships no types
+
+
 def test_whole_numbers_stay_exact() -> None:
     assert updates([(catalogue.COMPACTION_EVICTED_BYTES, 2**53 + 1, ())]) == {
         "compaction_evicted_bytes": 2**53 + 1
