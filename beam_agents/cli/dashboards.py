@@ -81,21 +81,19 @@ def export(
     if len(folders) != 1:
         raise typer.BadParameter(f"one folder is needed, not {folders or 'none'}", param_hint="DIR")
     folder = Path(folders[0])
-    parsed, halves = _settings([*(settings or ()), *more]), _halves(only)
-    written = 0
+    parsed, halves = _settings(settings, more), _halves(only)
     try:
-        for half in halves:
-            for name, text in files(half, parsed).items():
-                path = folder / half / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
-                written += 1
+        texts = {f"{half}/{name}": text for half in halves for name, text in files(half, parsed).items()}
         if only is None:
-            written += sum(_export_shipped(name, folder) for name in ("runbooks", "compose"))
+            texts |= _shipped_texts("runbooks", ".md") | _shipped_texts("compose", ".yaml")
+        for name, text in texts.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         typer.echo(f"beam-agents: {error}", err=True)
         raise typer.Exit(1) from error
-    typer.echo(f"{written} files are in {folder}")
+    typer.echo(f"{len(texts)} files are in {folder}")
     for key in ("runbook_url", "dashboard_url"):
         if getattr(parsed, key) == getattr(type(parsed)(), key):
             typer.echo(
@@ -125,7 +123,7 @@ def check(
 
     if prometheus is not None and not prometheus.startswith(("http://", "https://")):
         raise typer.BadParameter("an http or https URL is needed", param_hint="--prometheus")
-    parsed, halves = _settings([*(settings or ()), *(more or ())]), _halves(only)
+    parsed, halves = _settings(settings, more), _halves(only)
     try:
         from beam_agents_dashboards.check import problems  # noqa: PLC0415 - needs the extra
         from beam_agents_dashboards.live import missing  # noqa: PLC0415 - as above
@@ -154,22 +152,21 @@ def check(
         raise typer.Exit(1)
 
 
-def _export_shipped(name: str, folder: Path) -> int:
-    """Write what no setting changes, and return how many files it is."""
+def _shipped_texts(name: str, suffix: str) -> dict[str, str]:
+    """Return what no setting changes, by the path under the export's folder."""
     from beam_agents_dashboards.shipped import shipped  # noqa: PLC0415 - see above
 
-    (folder / name).mkdir(parents=True, exist_ok=True)
-    pages = sorted(page for page in shipped(name).iterdir() if page.suffix in {".md", ".yaml"})
-    for page in pages:
-        (folder / name / page.name).write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
-    return len(pages)
+    return {
+        f"{name}/{page.name}": page.read_text(encoding="utf-8")
+        for page in sorted(shipped(name).glob(f"*{suffix}"))
+    }
 
 
-def _settings(pairs: Sequence[str]) -> Settings:
+def _settings(*given: Sequence[str] | None) -> Settings:
     from beam_agents_dashboards import SettingsError, parse_settings  # noqa: PLC0415 - see above
 
     try:
-        return parse_settings(pairs)
+        return parse_settings(pair for pairs in given for pair in pairs or ())
     except SettingsError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
 

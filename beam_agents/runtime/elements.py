@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ERRORS", "INTENTS", "Element"]
 
-# Quoted: TaggedOutput takes no parameters at run time before Beam 2.7x.
+# Quoted: TaggedOutput of Beam 2.70 takes no parameters at run time.
 Element: TypeAlias = "bytes | TaggedOutput[str, ToolIntent | ActivationError]"
 
 INTENTS: Final = "intents"

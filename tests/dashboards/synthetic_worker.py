@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 
-from beam_agents.demo.outage.servers import serving
 from beam_agents.signals import Histogram, catalogue
 from beam_agents.signals.aggregates import Aggregates
 from beam_agents.signals.observer import Record
 from beam_agents.signals.stores import StoreTable
+from tests.servers.pages import serving_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,20 +75,7 @@ class SyntheticWorker:
 def working() -> Iterator[SyntheticWorker]:
     """Let a worker be scraped while the block runs."""
     worker = SyntheticWorker()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = worker.page().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with serving(Handler) as port:
+    with serving_page(worker.page) as port:
         worker.target = f"127.0.0.1:{port}"
         yield worker
 

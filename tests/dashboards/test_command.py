@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +14,7 @@ from beam_agents_dashboards import Settings, files
 from beam_agents_dashboards.shipped import shipped
 from tests.dashboards.synthetic_worker import working
 from tests.servers import prometheus
+from tests.servers.pages import serving_page
 from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
@@ -100,23 +99,10 @@ def test_check_of_a_server_that_is_away() -> None:
 
 @pytest.mark.parametrize("answer", [b"[]", b"{}", b"<html>", b'{"status": "error", "error": "no"}'])
 def test_check_of_a_server_that_is_no_prometheus(answer: bytes) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        done = call("check", "--prometheus", f"http://127.0.0.1:{httpd.server_port}")
-        httpd.shutdown()
-        thread.join()
+    with serving_page(answer.decode) as port:
+        done = call("check", "--prometheus", f"http://127.0.0.1:{port}")
     assert done.exit_code == 1
-    assert f"beam-agents: http://127.0.0.1:{httpd.server_port} " in done.output
+    assert f"beam-agents: http://127.0.0.1:{port} " in done.output
     assert "Traceback" not in done.output
 
 

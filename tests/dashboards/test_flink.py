@@ -6,14 +6,12 @@ import json
 import re
 import time
 from collections import defaultdict
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from beam_agents.demo.outage.servers import serving
 from beam_agents.signals import catalogue
 from beam_agents.signals.types import BeamKind
 from beam_agents_dashboards.alerts import alert_groups
@@ -27,6 +25,7 @@ from beam_agents_dashboards.render import Prometheus, window
 from beam_agents_dashboards.render.model import read_board
 from beam_agents_dashboards.settings import Settings
 from tests.servers import prometheus as servers
+from tests.servers.pages import serving_page
 from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
@@ -136,19 +135,6 @@ def told_empty(boards: list[Board]) -> Iterator[str]:
 @pytest.mark.xdist_group("dashboards")
 def test_the_panels_that_stay_empty_are_those_that_the_docs_tell(tmp_path: Path) -> None:
     started_s = time.monotonic()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = growing(started_s).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
     settings = Settings(window_scale=0.02)
     files = rule_files(settings)
     for name in (RECORDING, ALERTS, FLINK):
@@ -156,7 +142,7 @@ def test_the_panels_that_stay_empty_are_those_that_the_docs_tell(tmp_path: Path)
     began_s = time.time() - 60
     boards = [read_board(json.loads(text)) for text in dashboards(Settings()).values()]
     documented = set(told_empty(boards))
-    with serving(Handler) as port:
+    with serving_page(lambda: growing(started_s)) as port:
         text = CONFIGURATION.format(port=port, files=f"{RECORDING}, {ALERTS}, {FLINK}")
         with servers.running(tmp_path, text) as server, Prometheus(server.url) as prometheus:
             empty: set[str] = set()

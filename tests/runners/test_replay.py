@@ -17,7 +17,7 @@ from beam_agents.demo.replay import replayed
 from beam_agents.demo.store import provision_store
 from beam_agents.signals import catalogue
 from beam_agents.signals.observer import Observer
-from tests.runners.test_flights import rows_of
+from tests.runners.stores import rows_of
 
 if TYPE_CHECKING:
     import pathlib
