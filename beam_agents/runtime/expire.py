@@ -34,6 +34,7 @@ from beam_agents.runtime.probe import ProbedStep
 from beam_agents.runtime.refusals import Refused, refusal, refuse
 from beam_agents.signals import catalogue
 from beam_agents.signals.observer import Record
+from beam_agents.signals.stores import store_table
 from beam_agents.signals.types import CallOutcome, Flushed, Reason, StoreOperation
 from beam_agents.signals.types import Outcome as OutcomeLabel
 from beam_agents.signals.wedges import wedge_table
@@ -41,6 +42,7 @@ from beam_agents.wire.beam_agents_pb2 import ActivationError, AgentEnvelope
 
 if TYPE_CHECKING:
     from beam_agents.memory.expiry import ExpireHook
+    from beam_agents.memory.stores.uri import StoreUri
     from beam_agents.runtime.activation import AgentRunner
     from beam_agents.runtime.cells import Cells
     from beam_agents.runtime.elements import Element
@@ -115,6 +117,11 @@ def _flush_expiring(
     if hook is None or store is None:
         return Flushed.FALSE
     backend = store.backend
+    if hook.on_failure == OnFailure.REARM and _hangs(store.uri):
+        # Each attempt would hold up all keys of the bundle for as long as a call may take.
+        _note_wedged(runner, StoreTimeout.__name__, fired_ms, control, record)
+        _rearm(fired_ms, control, max(1, control.expire_failures), backend, cells, record)
+        return None
     recorded = RecordedStore(store, record, ExternalWaits(record))
     try:
         rows = _rows_of_expiring(runner, hook, key, control, cells)
@@ -180,27 +187,52 @@ def _expire_failed(
     backend, error_type = store.backend, type(error).__name__
     timed_out = isinstance(error, TimeoutError | StoreTimeout)
     outcome = CallOutcome.TIMEOUT if timed_out else CallOutcome.ERROR
-    record.outcome, record.error_type = OutcomeLabel.FAILED.value, error_type
+    record.measure(catalogue.EXPIRE_FLUSHES, 1, backend, outcome.value)
+    _note_wedged(runner, error_type, fired_ms, control, record)
     failures = control.expire_failures + 1
+    gives_up = hook.max_attempts is not None and failures >= hook.max_attempts
+    if hook.on_failure == OnFailure.FAIL_BUNDLE or gives_up:
+        raise ExpireFlushFailed(backend, hash_entity_key(record.entity_key), error_type) from error
+    _rearm(fired_ms, control, failures, backend, cells, record)
+
+
+def _hangs(uri: StoreUri) -> bool:
+    """Tell whether a store gave no answer in time when it was asked last, by a health probe or a call.
+
+    That is held against it until the next probe must have ended; without one, a key asks again then.
+    """
+    within_s = uri.options.probe_period_s + uri.options.operation_timeout_s
+    return store_table().failed_within(uri, within_s, StoreTimeout.__name__)
+
+
+def _note_wedged(
+    runner: AgentRunner, error_type: str, fired_ms: int, control: ControlState, record: Record
+) -> None:
+    """Tell of a key that is due, and could not be written."""
+    store = runner.worker.store
+    assert store is not None  # noqa: S101 - it does not answer
+    record.outcome, record.error_type = OutcomeLabel.FAILED.value, error_type
     since_ms = control.expire_failing_since_ms or fired_ms
     wedge = wedge_table().failed(
-        runner.pipeline, runner.name, record.entity_key, backend=backend, error_type=error_type
+        runner.pipeline, runner.name, record.entity_key, backend=store.backend, error_type=error_type
     )
-    record.attempt = max(failures, wedge.attempts)
-    record.measure(catalogue.EXPIRE_FLUSHES, 1, backend, outcome.value)
-    record.measure(catalogue.EXPIRE_WEDGED_TIMERS, len(wedge_table()), backend)
+    record.attempt = max(control.expire_failures + 1, wedge.attempts)
+    record.measure(catalogue.EXPIRE_WEDGED_TIMERS, len(wedge_table()), store.backend)
     record.happened(
         catalogue.EVENT_EXPIRE_WEDGED,
-        backend=backend,
+        backend=store.backend,
         error_type=error_type,
         attempt=record.attempt,
         age_seconds=max((fired_ms - since_ms) / 1000, wedge.age_s),
     )
-    gives_up = hook.max_attempts is not None and failures >= hook.max_attempts
-    if hook.on_failure == OnFailure.FAIL_BUNDLE or gives_up:
-        raise ExpireFlushFailed(backend, hash_entity_key(record.entity_key), error_type) from error
+
+
+def _rearm(
+    fired_ms: int, control: ControlState, failures: int, backend: str, cells: Cells, record: Record
+) -> None:
+    """Set the timer again, later the more often it has failed; memory stays."""
     control.expire_failures = failures
-    control.expire_failing_since_ms = since_ms
+    control.expire_failing_since_ms = control.expire_failing_since_ms or fired_ms
     write_cell(cells, control)
     at_ms = min(fired_ms + backoff_ms(failures), MAX_TIMER_MS)
     cells.ttl.set(Timestamp(micros=at_ms * 1000))

@@ -26,6 +26,7 @@ class StoreHealth:
         last_success_s: When one was answered last, seconds since the Unix epoch; 0 for never.
         down_since_s: When it stopped answering, likewise; 0 while it answers.
         error_type: How it failed last; empty while it answers.
+        last_failure_s: When it did not answer last, seconds since the Unix epoch; 0 while it answers.
     """
 
     backend: str
@@ -34,6 +35,7 @@ class StoreHealth:
     last_success_s: float = 0.0
     down_since_s: float = 0.0
     error_type: str = ""
+    last_failure_s: float = 0.0
 
 
 class StoreTable:
@@ -72,7 +74,7 @@ class StoreTable:
             if known is None:
                 return None
             self._stores[store] = replace(
-                known, up=True, last_success_s=now_s, down_since_s=0.0, error_type=""
+                known, up=True, last_success_s=now_s, down_since_s=0.0, error_type="", last_failure_s=0.0
             )
         return max(0.0, now_s - known.down_since_s) if known.up is False else None
 
@@ -82,8 +84,14 @@ class StoreTable:
             known = self._stores.get(store)
             if known is None:
                 return False
-            down_since_s = known.down_since_s or self._clock()
-            self._stores[store] = replace(known, up=False, down_since_s=down_since_s, error_type=error_type)
+            now_s = self._clock()
+            self._stores[store] = replace(
+                known,
+                up=False,
+                down_since_s=known.down_since_s or now_s,
+                error_type=error_type,
+                last_failure_s=now_s,
+            )
         return known.up is not False
 
     def is_down(self, store: object) -> bool:
@@ -91,6 +99,16 @@ class StoreTable:
         with self._lock:
             known = self._stores.get(store)
         return known is not None and known.up is False
+
+    def failed_within(self, store: object, seconds: float, error_type: str) -> bool:
+        """Tell whether a store that does not answer failed in one way, last, so many seconds ago at most."""
+        with self._lock:
+            known = self._stores.get(store)
+        return (
+            known is not None
+            and known.error_type == error_type
+            and self._clock() - known.last_failure_s <= seconds
+        )
 
     def all(self) -> list[StoreHealth]:
         """Return what is known of each store."""

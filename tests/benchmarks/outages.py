@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,6 @@ from beam_agents.cli.job import EVENTS
 from beam_agents.cli.rows import Fields
 from beam_agents.config import AgentConfig
 from beam_agents.demo.data import flight_rows
-from beam_agents.demo.outage.servers import RedisServer
 from beam_agents.demo.outage.worker import kept_up
 from beam_agents.demo.replay import Replay, ReplayRows
 from beam_agents.demo.store import count_rows
@@ -53,6 +53,7 @@ from beam_agents.signals.types import CallOutcome
 from beam_agents.transform import RunAgent, keyed_envelopes
 from beam_agents.wire.beam_agents_pb2 import AgentEnvelope
 from tests.servers.prism import running_prism
+from tests.servers.redis import DurableServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +66,8 @@ if TYPE_CHECKING:
 PRISM: Final = "Prism"
 RETRYING: Final = "BundleBasedDirectRunner"
 BOUNDED: Final = "FnApiRunner"
-RUNNERS: Final = (PRISM, RETRYING, BOUNDED)
+STOPPED: Final = "stopped"
+FROZEN: Final = "frozen"
 NAME: Final = "flights"
 TICK_S: Final = 0.5
 PER_SECOND: Final = 20
@@ -108,12 +110,23 @@ class Case:
     """One run.
 
     Attributes:
-        runner: One of RUNNERS.
+        runner: PRISM, RETRYING or BOUNDED.
         on_failure: What the hook does where it fails.
+        fault: STOPPED, so that Redis refuses connections, or FROZEN, so that it never answers.
     """
 
     runner: str
     on_failure: str
+    fault: str = STOPPED
+
+
+CASES: Final = {
+    f"{runner}/{on_failure}/{fault}": Case(runner, on_failure.value, fault)
+    for runner, on_failure, fault in (
+        *itertools.product((PRISM, RETRYING, BOUNDED), OnFailure, (STOPPED,)),
+        *itertools.product((PRISM,), OnFailure, (FROZEN,)),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +278,7 @@ def wait_for(flight: dict[str, str | int]) -> dict[str, str | int]:
     return flight
 
 
-def play(case: Case, plan: Plan, redis: RedisServer, ended: threading.Event) -> tuple[float, float]:
+def play(case: Case, plan: Plan, redis: DurableServer, ended: threading.Event) -> tuple[float, float]:
     """Stop Redis and start it again; return when. It is running in the end, whatever the job did."""
 
     def wait_for_one(happened: threading.Event) -> None:
@@ -275,20 +288,26 @@ def play(case: Case, plan: Plan, redis: RedisServer, ended: threading.Event) -> 
     if case.runner != BOUNDED:
         wait_for_one(SEEN.begun)
         ended.wait(plan.before)
-    redis.stop()
+    if case.fault == FROZEN:
+        redis.signal(signal.SIGSTOP)
+    else:
+        redis.close()
     stopped_s = time.time()
     wait_for_one(SEEN.failing)
     if case.runner == BOUNDED:
         # What comes before its end does not need the store.
         stopped_s = time.time()
     ended.wait(plan.outage)
-    redis.start()
+    if case.fault == FROZEN:
+        redis.signal(signal.SIGCONT)
+    else:
+        redis.start()
     return stopped_s, time.time()
 
 
 def run(case: Case, plan: Plan, folder: pathlib.Path) -> Figures:
     """Run one case in this process."""
-    redis = RedisServer(folder)
+    redis = DurableServer(folder)
     redis.start()
     uri = f"redis://127.0.0.1:{redis.port}/0"
     config = AgentConfig(
@@ -321,7 +340,7 @@ def run(case: Case, plan: Plan, folder: pathlib.Path) -> Figures:
         player.join()
     ((stopped_s, back_s),) = times
     rows = count_rows(uri).working_memories
-    redis.stop()
+    redis.close()
     return figures(case, (stopped_s, back_s), failed_s, rows)
 
 
@@ -356,18 +375,19 @@ def figures(case: Case, outage: tuple[float, float], failed_s: float | None, row
             for low, high in spans
         )
 
-    failed_keys = {key for _, key in SEEN.failed}
-    recovered = [at_s for at_s, key in SEEN.expired if key in failed_keys and at_s > back_s]
+    failed = {key: at_s for at_s, key in SEEN.failed}
+    # The first success after the last failure: a key may expire again later.
+    written = {key: at_s for at_s, key in reversed(SEEN.expired) if at_s > failed.get(key, at_s)}
     return Figures(
         case=case,
         failed_after_s=None if failed_s is None else failed_s - stopped_s,
         failed_flushes=len(SEEN.failed),
-        failed_keys=len(failed_keys),
+        failed_keys=len(failed),
         failed_bundles=SEEN.failed_bundles,
         activations_per_s=rates(SEEN.activations),
         expired_per_s=rates([at_s for at_s, _ in SEEN.expired]),
         watermark_lag_s=tuple(_lag(low, high) for low, high in spans),
-        recovered_after_s=max(recovered) - back_s if recovered else None,
+        recovered_after_s=max(written.values()) - back_s if written else None,
         keys=len(SEEN.keys),
         rows=rows,
     )
@@ -393,7 +413,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=pathlib.Path, help="where the results go")
     parser.add_argument(
-        "--case", nargs=2, metavar=("RUNNER", "ON_FAILURE"), help="run one case in this process"
+        "--here", action="store_true", help="run one case in this process, and print its figures"
     )
     parser.add_argument(
         "--seconds",
@@ -403,39 +423,28 @@ def main() -> None:
         default=asdict(FULL).values(),
         help="how long Redis is there, away, and back; an aircraft expires after half of the first",
     )
-    parser.add_argument("runners", nargs="*", choices=[[], *RUNNERS], help="by default all")
+    parser.add_argument("cases", nargs="*", choices=[[], *CASES], help="by default all")
     arguments = parser.parse_args()
     plan = Plan(*arguments.seconds)
-    if arguments.case is not None:
+    if arguments.here:
         logging.disable(logging.CRITICAL)
         with tempfile.TemporaryDirectory(prefix="beam-agents-outage-") as folder:
             try:
-                seen = run(Case(*arguments.case), plan, pathlib.Path(folder))
+                seen = run(CASES[arguments.cases[0]], plan, pathlib.Path(folder))
             except pytest.skip.Exception as absent:
                 sys.exit(str(absent))
         print(json.dumps(asdict(seen)))  # noqa: T201 - for the process that asked
         return
     console = Console()
     results = []
-    for runner, on_failure in itertools.product(arguments.runners or RUNNERS, OnFailure):
-        with console.status(f"{runner}, {on_failure.value}"):
+    for case in arguments.cases or CASES:
+        command = [sys.executable, "-c", _BY_NAME, case, "--here", "--seconds"]
+        with console.status(case):
             done = subprocess.run(
-                [
-                    sys.executable,
-                    "-c",
-                    _BY_NAME,
-                    "--case",
-                    runner,
-                    on_failure.value,
-                    "--seconds",
-                    *map(str, asdict(plan).values()),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
+                [*command, *map(str, asdict(plan).values())], capture_output=True, text=True, check=False
             )
         if done.returncode:
-            console.print(f"left out {runner}, {on_failure.value}: {done.stderr.splitlines()[-1]}")
+            console.print(f"left out {case}: {done.stderr.splitlines()[-1]}")
             continue
         results.append(json.loads(done.stdout.splitlines()[-1]))
     console.print(table(results))
@@ -450,7 +459,7 @@ def table(results: Sequence[dict[str, object]]) -> Table:
     made = Table("before / during / after an outage of Redis", box=box.SIMPLE)
     for each in results:
         case = cast("dict[str, str]", each["case"])
-        made.add_column(f"{case['runner']}\n{case['on_failure']}", justify="right")
+        made.add_column("\n".join(case.values()), justify="right")
     for name in results[0] if results else ():
         if name != "case":
             made.add_row(name, *(_shown(each[name]) for each in results))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from beam_agents import AgentConfig, AgentContext, Complete, FlushToLongterm, restore_working_memory
-from beam_agents.errors import ExpireFlushFailed, StoreUnavailable
+from beam_agents.errors import ExpireFlushFailed, StoreTimeout, StoreUnavailable
 from beam_agents.memory.expiry import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS, ExpiringKey, backoff_ms
 from beam_agents.memory.facade import WorkingMemory
 from beam_agents.memory.stores.contract import decode_record
 from beam_agents.memory.stores.inprocess import InProcessAdmin, InProcessStore, forget_rows
 from beam_agents.memory.stores.uri import parse_store_uri
+from beam_agents.signals.stores import store_table
+from beam_agents.signals.wedges import wedge_table
 from beam_agents.testing import AdvanceWatermark, AgentHarness, event, run_events
 
 if TYPE_CHECKING:
@@ -34,19 +36,28 @@ def _empty() -> Iterator[None]:
 
 
 class Outage:
-    """Makes the in-process store fail, as an unreachable one would."""
+    """Makes the in-process store fail, as an unreachable one would, or as one that hangs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.down = False
+        self.hangs = False
         self.calls = 0
-        save_many = InProcessStore.save_many
+        save_many, ping = InProcessStore.save_many, InProcessStore.ping
 
         async def failing(store: InProcessStore, rows: Sequence[StoreRow]) -> list[UpsertResult]:
             self.calls += 1
             if self.down:
                 raise StoreUnavailable("inprocess", "flush", "ConnectionRefusedError")
+            if self.hangs:
+                raise StoreTimeout("inprocess", "flush")
             return await save_many(store, rows)
 
+        async def probed(store: InProcessStore) -> None:
+            if self.hangs:
+                raise StoreTimeout("inprocess", "ping")
+            await ping(store)
+
+        monkeypatch.setattr(InProcessStore, "ping", probed)
         monkeypatch.setattr(InProcessStore, "save_many", failing)
 
 
@@ -297,6 +308,41 @@ def test_rearming_keeps_the_key_and_lets_the_others_go_on(outage: Outage) -> Non
         (told,) = harness.signals.happenings("expire_recovered")
         assert told.attributes["attempt"] == 4
     assert rows() == {(b"k", "working_memory"): (memory, 1_000)}
+
+
+def test_a_store_that_hangs_holds_up_no_keys(outage: Outage) -> None:
+    outage.hangs = True
+    keys = [b"%d" % number for number in range(20)]
+    with AgentHarness(remember, expiring(on_failure="rearm", max_attempts=2)) as harness:
+        harness.send(*(event(key, time_ms=1_000) for key in keys))
+        store_table().failed(parse_store_uri("memory://"), "StoreTimeout")
+        for _ in range(3):
+            for key in keys:
+                assert harness.fire_expiry(key, 2_000) == []
+        assert outage.calls == 0
+        control = harness.states[keys[0]].decoded_control
+        # What was not tried has not failed again: it neither waits longer nor uses up the attempts.
+        assert (control.expire_failures, control.expire_failing_since_ms) == (1, 2_000)
+        assert harness.timers(keys[0]) == {"": 2_000 + FIRST_BACKOFF_MS}
+        assert harness.signals.total("expire_flushes_total") == 0
+        assert harness.signals.total("expire_rearms_total") == 60
+        assert len(wedge_table()) == 20
+        outage.hangs = False
+        store_table().answered(parse_store_uri("memory://"))
+        harness.advance_watermark(60_000)
+        assert harness.states == {}
+        assert len(harness.signals.happenings("expire_recovered")) == 20
+    assert len(rows()) == 20
+
+
+def test_a_store_that_hangs_fails_every_bundle_that_is_to_fail(outage: Outage) -> None:
+    outage.hangs = True
+    with AgentHarness(remember, expiring()) as harness:
+        harness.send(event(b"k", time_ms=1_000))
+        for _ in range(2):
+            with pytest.raises(ExpireFlushFailed, match="StoreTimeout"):
+                harness.fire_expiry(b"k", 2_000)
+    assert outage.calls >= 2
 
 
 def test_a_wedged_key_that_wakes_is_an_ordinary_key_again(outage: Outage) -> None:

@@ -46,6 +46,21 @@ def test_it_is_down_from_its_first_failure_to_its_next_answer(table: StoreTable,
     assert table.answered("uri") is None
 
 
+def test_how_long_ago_it_failed_and_how(table: StoreTable, clock: Clock) -> None:
+    assert not table.failed_within("uri", 10, "StoreTimeout")
+    table.failed("uri", "StoreTimeout")
+    clock.now_s += 10
+    assert table.failed_within("uri", 10, "StoreTimeout")
+    assert not table.failed_within("uri", 10, "StoreUnavailable")
+    clock.now_s += 1
+    assert not table.failed_within("uri", 10, "StoreTimeout")
+    table.failed("uri", "StoreTimeout")
+    assert table.failed_within("uri", 10, "StoreTimeout")
+    table.answered("uri")
+    assert not table.failed_within("uri", 10, "StoreTimeout")
+    assert not table.failed_within("other", 10, "StoreTimeout")
+
+
 def test_one_that_never_answered_is_news_too(table: StoreTable) -> None:
     assert table.failed("uri", "StoreUnavailable")
 
