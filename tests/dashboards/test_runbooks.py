@@ -57,6 +57,13 @@ def test_each_alert_has_its_page() -> None:
     assert {page.stem for page in PAGES} == NAMES
 
 
+def sections_of(page: Path) -> list[str]:
+    """Return what links to a page's sections end in."""
+    return [
+        head.lower().replace(" ", "-") for head in re.findall(r"^##+ (.*)$", page.read_text(), re.MULTILINE)
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_has_what_is_asked_for_at_night(page: Path) -> None:
     text = page.read_text()
@@ -64,7 +71,9 @@ def test_a_page_has_what_is_asked_for_at_night(page: Path) -> None:
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
     assert blocks(page, "promql")
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert (page.parent / target).is_file(), target
+        name, _, section = target.partition("#")
+        assert not section or section in sections_of(page.parent / name), target
+        assert (page.parent / name).is_file(), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
