@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, runtime_
 
 from beam_agents.errors import hash_entity_key
 from beam_agents.signals.catalogue import SPAN_INVOKE_AGENT
-from beam_agents.signals.trace import Traceparent, parse_traceparent, span_id_of, trace_id_of
+from beam_agents.signals.trace import (
+    Traceparent,
+    parse_traceparent,
+    span_id_of,
+    trace_bytes_of,
+    trace_id_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,7 +185,7 @@ class Record:
         self.captures = False
         self.contents: list[tuple[Step | None, Content, bytes]] = []
         # With what they are made of: they are worked out once, and only if somebody asks.
-        self._trace: tuple[int, str] | None = None
+        self._trace: tuple[int, bytes] | None = None
         self._span: tuple[int, int, str] | None = None
 
     @property
@@ -195,11 +201,20 @@ class Record:
     @property
     def trace_id(self) -> str:
         """The trace of this, 32 hex digits: the event's own, else one that all attempts share."""
+        return self.trace_bytes.hex()
+
+    @property
+    def trace_bytes(self) -> bytes:
+        """The same as 16 bytes; samplers decide by their second half."""
         known = self._trace
         if known is None or known[0] != self.seq:
             parent = self.parent
-            trace_id = parent.trace_id if parent else trace_id_of(self.pipeline, self.entity_key, self._turn)
-            known = self._trace = self.seq, trace_id
+            trace = (
+                bytes.fromhex(parent.trace_id)
+                if parent
+                else trace_bytes_of(self.pipeline, self.entity_key, self._turn)
+            )
+            known = self._trace = self.seq, trace
         return known[1]
 
     @property

@@ -12,7 +12,14 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["Traceparent", "format_traceparent", "parse_traceparent", "span_id_of", "trace_id_of"]
+__all__ = [
+    "Traceparent",
+    "format_traceparent",
+    "parse_traceparent",
+    "span_id_of",
+    "trace_bytes_of",
+    "trace_id_of",
+]
 
 SAMPLED: Final = 0x01
 
@@ -53,23 +60,35 @@ def format_traceparent(trace_id: str, span_id: str, *, sampled: bool) -> str:
     return f"00-{trace_id}-{span_id}-{SAMPLED if sampled else 0:02x}"
 
 
+def trace_bytes_of(pipeline: str, entity_key: bytes, seq: int) -> bytes:
+    """Return the trace id of an activation whose event carried none: 16 bytes."""
+    return _digest(_head("trace", pipeline), entity_key, b"%d" % seq)[:16]
+
+
 def trace_id_of(pipeline: str, entity_key: bytes, seq: int) -> str:
-    """Return the trace id of an activation whose event carried none: 32 hex digits."""
-    return _digest(_head("trace", pipeline), entity_key, b"%d" % seq)[:32]
+    """Return the same as 32 hex digits."""
+    return trace_bytes_of(pipeline, entity_key, seq).hex()
 
 
 def span_id_of(pipeline: str, agent: str, entity_key: bytes, seq: int, attempt: int) -> str:
     """Return the id of the span of one attempt at an activation: 16 hex digits."""
-    return _digest(_head("span", pipeline, agent), entity_key, b"%d" % seq, b"%d" % attempt)[:16]
+    head = _head("span", pipeline, agent)
+    return _digest(head, entity_key, b"%d" % seq, _prefixed(b"%d" % attempt))[:8].hex()
 
 
-def _digest(head: bytes, *parts: bytes) -> str:
-    """Return SHA-256 over a head and the length-prefixed parts, in hex."""
-    return hashlib.sha256(head + b"".join([_length(len(part)) + part for part in parts])).hexdigest()
+def _digest(head: bytes, entity_key: bytes, seq: bytes, more: bytes = b"") -> bytes:
+    """Return SHA-256 over a head, the length-prefixed key and seq, and what follows them."""
+    # In one go: it is made for every activation, to decide on its trace.
+    return hashlib.sha256(
+        b"%b%b%b%b%b%b" % (head, _length(len(entity_key)), entity_key, _length(len(seq)), seq, more)
+    ).digest()
+
+
+def _prefixed(part: bytes) -> bytes:
+    return _length(len(part)) + part
 
 
 @lru_cache(maxsize=256)
 def _head(purpose: str, *names: str) -> bytes:
     """Return what the digests of one pipeline, or of one agent of it, begin with."""
-    parts = [name.encode() for name in names]
-    return b"beam-agents %b v1" % purpose.encode() + b"".join([_length(len(part)) + part for part in parts])
+    return b"beam-agents %b v1" % purpose.encode() + b"".join(_prefixed(name.encode()) for name in names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from apache_beam.metrics.metric import Metrics
+from apache_beam.metrics.execution import MetricsEnvironment
+from apache_beam.metrics.metricbase import MetricName
 
 from beam_agents.signals.catalogue import BEAM_NAMESPACE
 from beam_agents.signals.observer import Observer
@@ -14,15 +15,20 @@ from beam_agents.signals.types import BeamKind, MetricKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from apache_beam.metrics.execution import MetricsContainer
+
     from beam_agents.signals.observer import Record
     from beam_agents.signals.types import BeamMetric, Metric
 
 MAX_PLANS: Final = 1_000
 """Label values whose plan is remembered: beside the closed labels of a metric there may be open ones."""
 
+MAX_CONTAINERS: Final = 64
+"""Containers that are remembered: each thread that runs bundles has one for each step of its bundle."""
+
 __all__ = ["BeamMetrics", "BeamObserver"]
 
-# What to do with a measurement: Beam's own updaters, each with its scale.
+# What to do with a measurement: update a cell of Beam's, each with its scale.
 _Plan: TypeAlias = "tuple[tuple[Callable[[int], None], int], ...]"
 
 
@@ -47,27 +53,45 @@ class BeamObserver(Observer):
     """
 
     def __init__(self) -> None:
-        self._plans = _Plans()
+        # Beam's own updaters look up the thread's step and the metric's cell at each update, which takes
+        # several times as long as the update.
+        self._plans: dict[MetricsContainer, _Plans] = {}
 
     def record(self, record: Record) -> None:
         """Update the Beam forms of all that was measured."""
-        plans = self._plans
+        container = MetricsEnvironment.current_container()
+        plans = self._plans.get(container)
+        if plans is None:
+            if container is None:
+                return
+            plans = self._begin(container)
         for metric, value, labels in record.measurements:
             plan = plans[metric]
             for update, scale in plan if isinstance(plan, tuple) else plan[labels]:
                 # Beam takes integers only; half a unit is rounded up.
                 update(int(value) if scale == 1 else int(value * scale + 0.5))
 
+    def _begin(self, container: MetricsContainer) -> _Plans:
+        if len(self._plans) >= MAX_CONTAINERS:
+            # Of bundles that are over, mostly.
+            self._plans.clear()
+        plans = self._plans[container] = _Plans(container)
+        return plans
+
 
 class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
-    """What to do with each metric's measurements, worked out at the metric's first one."""
+    """What to do with each metric's measurements in one step, worked out at the metric's first one."""
+
+    def __init__(self, container: MetricsContainer) -> None:
+        super().__init__()
+        self._container = container
 
     def __missing__(self, metric: Metric) -> _Plan | _PlansByLabels:
         counts_all = all(not form.where for form in metric.beam)
         plan = self[metric] = (
-            tuple((_updater(metric, form), form.scale) for form in metric.beam)
+            tuple((_updater(self._container, metric, form), form.scale) for form in metric.beam)
             if counts_all
-            else _PlansByLabels(metric)
+            else _PlansByLabels(self._container, metric)
         )
         return plan
 
@@ -75,15 +99,16 @@ class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
 class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
     """The same for a metric of which some forms count some labels' values alone; those are closed sets."""
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, container: MetricsContainer, metric: Metric) -> None:
         super().__init__()
-        self._forms = tuple((form, _updater(metric, form)) for form in metric.beam)
+        self._container = container
+        self._metric = metric
         self._positions = {label: position for position, label in enumerate(metric.labels)}
 
     def __missing__(self, labels: tuple[str, ...]) -> _Plan:
         plan = tuple(
-            (update, form.scale)
-            for form, update in self._forms
+            (_updater(self._container, self._metric, form), form.scale)
+            for form in self._metric.beam
             if all(labels[self._positions[label]] in counted for label, counted in form.where)
         )
         if len(self) < MAX_PLANS:
@@ -91,14 +116,15 @@ class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
         return plan
 
 
-def _updater(metric: Metric, form: BeamMetric) -> Callable[[int], None]:
+def _updater(container: MetricsContainer, metric: Metric, form: BeamMetric) -> Callable[[int], None]:
+    name = MetricName(BEAM_NAMESPACE, form.name)
     updater: Callable[[int], None]
     match form.kind:
         case BeamKind.COUNTER:
-            count: Callable[[int], None] = Metrics.counter(BEAM_NAMESPACE, form.name).inc
+            count: Callable[[int], None] = container.get_counter(name).update
             updater = (lambda _value: count(1)) if metric.kind is MetricKind.HISTOGRAM else count
         case BeamKind.DISTRIBUTION:
-            updater = Metrics.distribution(BEAM_NAMESPACE, form.name).update
+            updater = container.get_distribution(name).update
         case BeamKind.GAUGE:
-            updater = Metrics.gauge(BEAM_NAMESPACE, form.name).set
+            updater = container.get_gauge(name).update
     return updater

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from opentelemetry import context as context_api
-from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, set_span_in_context
+from opentelemetry.context import Context
+from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, NonRecordingSpan, set_span_in_context
 
 from beam_agents.signals import Observer, Record, count_lost
 from beam_agents_telemetry.options import OptionChecks
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Token
 
-    from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import SpanContext
 
@@ -254,14 +253,20 @@ class _CapturingAlone(_TracesAlone):
     captures_content: ClassVar[bool] = True
 
 
+(_CURRENT_SPAN,) = set_span_in_context(INVALID_SPAN, Context())
+"""The key of a context's span; it has no public name."""
+
+
 class _CurrentSpan(NonRecordingSpan):
     """Stands for an activation's span while it runs: what an author's spans are parts of.
 
     Its ids are worked out when somebody asks: of most activations nobody does.
     """
 
+    _context = INVALID_SPAN_CONTEXT
+
     def __init__(self, record: Record, *, sampled: bool) -> None:
-        super().__init__(INVALID_SPAN_CONTEXT)
+        # The base class's own sets the context alone.
         self._record = record
         self._sampled = sampled
 
@@ -282,7 +287,8 @@ class _Traces:
         self._content = (
             ContentAttributes(load_redact(options.redact), NAME) if options.capture_content else None
         )
-        self._current = threading.local()
+        # By the id of the record, between its start and its end, which come on one thread.
+        self._running: dict[int, tuple[Token[Context], bool]] = {}
         application = application_provider()
         self._sink: SpanSink = (
             ApplicationSink(application) if application is not None else process.span_sink()
@@ -306,14 +312,14 @@ class _Traces:
         sampled = self._sampling.keeps(record)
         if sampled:
             record.sampled = True
-        token = context_api.attach(set_span_in_context(_CurrentSpan(record, sampled=sampled)))
-        self._current.activation = record, token, sampled
+        # As set_span_in_context() does it, in a third of the time.
+        context = Context({**context_api.get_current(), _CURRENT_SPAN: _CurrentSpan(record, sampled=sampled)})
+        self._running[id(record)] = context_api.attach(context), sampled
 
     def ended(self, record: Record) -> None:
-        known: tuple[Record, Token[Context], bool] | None = getattr(self._current, "activation", None)
-        if known is not None and known[0] is record:
-            _, token, sampled = known
-            self._current.activation = None
+        known = self._running.pop(id(record), None)
+        if known is not None:
+            token, sampled = known
             context_api.detach(token)
         elif not did_something(record):
             return

@@ -57,7 +57,9 @@ class Sampling:
             return parent.sampled
         bound = self._bound
         # An id is worked out only where it decides something.
-        return bound > 0 and (bound > _LOW_64_BITS or int(record.trace_id[16:], 16) < bound)
+        return bound > 0 and (
+            bound > _LOW_64_BITS or int.from_bytes(record.trace_bytes[8:]) < bound  # of 16, big-endian
+        )
 
 
 def worth_keeping(record: Record) -> bool:
