@@ -32,7 +32,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, Status, StatusCode, set_span_in_context
 
 from beam_agents.errors import PluginUnusable
-from beam_agents_telemetry.otlp_http import bounded_session
+from beam_agents_telemetry.otlp_encoding import SpanEncoder
+from beam_agents_telemetry.otlp_http import BoundedSession
 from beam_agents_telemetry.otlp_metrics import metrics_data
 from beam_agents_telemetry.otlp_spans import MAX_EVENTS, SCOPE, SpanData
 
@@ -54,6 +55,7 @@ __all__ = [
     "process_resource",
     "read_headers",
     "readable",
+    "scope_of",
     "share_provider",
     "suppress_instrumentation",
 ]
@@ -150,28 +152,29 @@ class MetricSink(Protocol):
 
 
 class ExporterSink:
-    """Sends spans to an OTLP/HTTP receiver.
-
-    Spans are made here as what the exporter reads: to build and end a recording span for what is already over
-    costs several times as much.
-    """
+    """Sends spans to an OTLP/HTTP receiver, encoded here: the exporter's own way takes six times as long."""
 
     def __init__(
         self, endpoint: str, headers: Mapping[str, str] | None, timeout_s: float, resource: Resource
     ) -> None:
         _quieten()
+        self._session = BoundedSession()
         self._exporter = OTLPSpanExporter(
             endpoint=f"{endpoint}/v1/traces" if endpoint else None,
             headers=headers,
             timeout=timeout_s,
-            session=bounded_session(),
+            session=self._session,
         )
-        self._resource = resource
+        self._encoder = SpanEncoder(resource, scope_of)
 
     def send(self, spans: Sequence[SpanData | ReadableSpan], /) -> None:
         """Export them, in one request."""
-        if self._exporter.export(readable(spans, self._resource)) is not SpanExportResult.SUCCESS:
-            raise ExportFailed
+        self._session.body = self._encoder.encode(spans)
+        try:
+            if self._exporter.export(()) is not SpanExportResult.SUCCESS:
+                raise ExportFailed
+        finally:
+            self._session.body = None
 
     def flush(self, timeout_s: float) -> None:
         """It holds nothing."""
@@ -202,11 +205,12 @@ def _readable(span: SpanData, resource: Resource) -> ReadableSpan:
         status=Status(StatusCode.ERROR) if span.failed else Status(StatusCode.UNSET),
         start_time=span.start_ns,
         end_time=span.end_ns,
-        instrumentation_scope=_scope(span.schema_url),
+        instrumentation_scope=scope_of(span.schema_url),
     )
 
 
-def _scope(schema_url: str) -> InstrumentationScope:
+def scope_of(schema_url: str) -> InstrumentationScope:
+    """Return what made the spans, by what their names mean."""
     return InstrumentationScope(SCOPE, _VERSION, schema_url)
 
 
@@ -360,7 +364,7 @@ class MetricSender:
             endpoint=f"{endpoint}/v1/metrics" if endpoint else None,
             headers=dict(headers) if headers is not None else None,
             timeout=timeout_s,
-            session=bounded_session(),
+            session=BoundedSession(),
         )
         self._resource = resource
         self._exponential = exponential

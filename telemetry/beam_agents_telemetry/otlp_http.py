@@ -7,8 +7,10 @@ its size is bounded.
 
 from __future__ import annotations
 
+import gzip
 import io
 import time
+import zlib
 from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +21,11 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from urllib3 import ProxyManager
 
-__all__ = ["bounded_session"]
+__all__ = ["BoundedSession"]
 
 MAX_ANSWER_BYTES: Final = 65_536
 """A receiver's answer is a few bytes; what is longer is no answer."""
@@ -31,20 +33,39 @@ MAX_ANSWER_BYTES: Final = 65_536
 _REDIRECTION: Final = 3
 """The first digit of such an answer's status."""
 
-
-def bounded_session() -> requests.Session:
-    """Return a session whose requests end by their timeout. For one thread."""
-    session = _Session()
-    adapter = _BoundedAdapter()
-    session.mount("http://", adapter)
-    session.mount("https://", adapter)
-    return session
+_COMPRESSIONS: Final[dict[str | bytes, Callable[[bytes], bytes]]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
+"""By the header Content-Encoding, as the exporters set it."""
 
 
-class _Session(requests.Session):
-    """Lets the certificate that OpenTelemetry's variables name win over that of ``REQUESTS_CA_BUNDLE``."""
+class BoundedSession(requests.Session):
+    """A session whose requests end by their timeout. For one thread.
 
-    def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - handed on as they come
+    Attributes:
+        body: What the next requests carry in the place of what they are given, not compressed yet; None for
+            what they are given. An exporter takes span objects alone: one that is given none sends this, with
+            all that it knows of addresses, headers, compression and retries.
+    """
+
+    body: bytes | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        adapter = _BoundedAdapter()
+        self.mount("http://", adapter)
+        self.mount("https://", adapter)
+
+    def send(self, request: requests.PreparedRequest, **options: object) -> requests.Response:
+        """Send a request, with :attr:`body` where there is one."""
+        if self.body is not None:
+            compress = _COMPRESSIONS.get(request.headers.get("Content-Encoding", ""))
+            request.prepare_body(compress(self.body) if compress else self.body, None)
+        return super().send(request, **options)
+
+    def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - handed on as they come
+        """Let the certificate that OpenTelemetry's variables name win over ``REQUESTS_CA_BUNDLE``."""
         if verify is None and isinstance(self.verify, str):
             verify = self.verify
         return super().merge_environment_settings(url, proxies, stream, verify, cert)

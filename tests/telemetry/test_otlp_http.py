@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from beam_agents import AgentConfig, AgentContext, Complete
 from beam_agents.signals import initialised, losses
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 
 
 class Collector(ThreadingHTTPServer):
-    """Keeps the path and the headers of each request."""
+    """Keeps the path and the headers of each request, and its body."""
 
     def __init__(self, certificates: Certificates) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.seen: list[tuple[str, dict[str, str]]] = []
+        self.bodies: dict[str, bytes] = {}
         self.url = f"https://localhost:{self.server_port}"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.certificate, certificates.key)
@@ -39,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.server.bodies[self.path] = self.rfile.read(int(self.headers["content-length"]))
         self.server.seen.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         self.send_response(200)
         self.send_header("content-length", "0")
@@ -87,18 +90,27 @@ def test_a_certificate_that_verifies_and_headers_of_a_file(
     assert all(given["authorization"] == "Bearer token" for _, given in collector.seen)
 
 
+@pytest.mark.parametrize("compression", ["gzip", "deflate"])
 def test_without_options_the_standard_variables_decide(
-    collector: Collector, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    collector: Collector, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.authority))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=agents")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", compression)
     run(OpenTelemetry(sample_ratio=1))
     assert losses.dropped() == {}
     assert {path for path, _ in collector.seen} == {"/v1/traces", "/v1/metrics"}
     assert all(given["x-team"] == "agents" for _, given in collector.seen)
-    assert all(given["content-encoding"] == "gzip" for _, given in collector.seen)
+    assert all(given["content-encoding"] == compression for _, given in collector.seen)
+    # Of either form.
+    body = zlib.decompress(collector.bodies["/v1/traces"], wbits=zlib.MAX_WBITS | 32)
+    (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    assert [span.name for scope in resource.scope_spans for span in scope.spans] == [
+        "invoke_agent agent",
+        "memory.decode",
+        "memory.commit",
+    ]
 
 
 def test_a_certificate_that_does_not_verify_gets_nothing(collector: Collector) -> None:
