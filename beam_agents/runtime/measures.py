@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from beam_agents.runtime.outcomes import Suspend
 from beam_agents.signals import attributes, catalogue
+from beam_agents.signals.types import Group, UpsertResult
 from beam_agents.signals.types import Outcome as OutcomeLabel
-from beam_agents.signals.types import UpsertResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,14 +20,34 @@ if TYPE_CHECKING:
 __all__ = ["bytes_of", "measure_attempted", "measure_committed", "measure_ended", "measure_upserts"]
 
 
+_COMMITTED: Final = {
+    outcome.value: Group(
+        (
+            (catalogue.ACTIVATIONS, (outcome.value,)),
+            (catalogue.ACTIVATION_DURATION_SECONDS, (outcome.value,)),
+            (catalogue.RUNTIME_OVERHEAD_SECONDS, ()),
+            (catalogue.MEMORY_SIZE_BYTES, ()),
+            (catalogue.MEMORY_ENTRIES, ()),
+        )
+    )
+    for outcome in (OutcomeLabel.COMPLETE, OutcomeLabel.SUSPEND)
+}
+
+
 def measure_committed(activation: Activation, outcome: Outcome) -> None:
     """Note what a committed activation did."""
     record, memory, control = activation.record, activation.memory, activation.control
     label = (OutcomeLabel.SUSPEND if isinstance(outcome, Suspend) else OutcomeLabel.COMPLETE).value
     record.outcome = label
-    measure_ended(record, label)
-    record.measure(catalogue.MEMORY_SIZE_BYTES, control.memory_bytes)
-    record.measure(catalogue.MEMORY_ENTRIES, control.memory_entries)
+    elapsed_s = record.elapsed_s
+    record.measure_all(
+        _COMMITTED[label],
+        1,
+        elapsed_s,
+        _overhead_s(record, elapsed_s),
+        control.memory_bytes,
+        control.memory_entries,
+    )
     for intent in activation.context.intents:
         record.measure(catalogue.INTENTS_EMITTED, 1, intent.tool)
     stats = memory.stats
@@ -53,7 +73,12 @@ def measure_ended(record: Record, outcome: str) -> None:
     elapsed_s = record.elapsed_s
     record.measure(catalogue.ACTIVATIONS, 1, outcome)
     record.measure(catalogue.ACTIVATION_DURATION_SECONDS, elapsed_s, outcome)
-    record.measure(catalogue.RUNTIME_OVERHEAD_SECONDS, max(0.0, elapsed_s - record.external_ns / 1e9))
+    record.measure(catalogue.RUNTIME_OVERHEAD_SECONDS, _overhead_s(record, elapsed_s))
+
+
+def _overhead_s(record: Record, elapsed_s: float) -> float:
+    """Return what it took beside waiting for models, tools and stores."""
+    return max(0.0, elapsed_s - record.external_ns / 1e9)
 
 
 def measure_attempted(activation: Activation) -> None:

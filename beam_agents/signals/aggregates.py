@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from beam_agents.signals.observer import Record
-    from beam_agents.signals.types import Metric
+    from beam_agents.signals.types import Group, Metric
 
 __all__ = ["Aggregates", "Exemplar", "Histogram", "process_aggregates"]
 
@@ -100,9 +101,24 @@ class _Cell:
 
 
 _Labels: TypeAlias = tuple[str, ...]
-_Cells: TypeAlias = "dict[tuple[Metric, _Labels], _Cell]"
 
-ADD_UP_EVERY: Final = 256
+
+class _OfAgent:
+    """What one agent of one pipeline measured.
+
+    Attributes:
+        rows: What waits of each group: its values of each record.
+        cells: Everything else, by (metric, its own labels): a record's own tuples are looked up as they are.
+    """
+
+    __slots__ = ("cells", "rows")
+
+    def __init__(self) -> None:
+        self.rows: defaultdict[Group, list[tuple[float, ...]]] = defaultdict(list)
+        self.cells: dict[tuple[Metric, _Labels], _Cell] = {}
+
+
+ADD_UP_EVERY: Final = 128
 """Records after which what they measured is added up; so is what is there when somebody reads."""
 
 # Labels whose values come from outside: an author's names, an exception's class. The first so many values of
@@ -117,74 +133,74 @@ class Aggregates:
         self._lock = threading.Lock()
         # Added up many at a time: for each activation alone, all of this code and its data would first have
         # to come back into the processor's caches, which takes longer than the work.
-        self._waiting: list[tuple[str, str, list[tuple[Metric, float, _Labels]]]] = []
-        # By (pipeline, agent), then by (metric, its own labels): the record's own tuples are looked up as
-        # they are.
-        self._agents: dict[tuple[str, str], _Cells] = {}
+        self._waiting = 0
+        # By (pipeline, agent).
+        self._agents: defaultdict[tuple[str, str], _OfAgent] = defaultdict(_OfAgent)
         self._values: dict[tuple[Metric, str], set[str]] = {}
         self.started_s: float = time.time()
 
     def record(self, record: Record) -> None:
         """Add what a record measured."""
         with self._lock:
-            self._waiting.append((record.pipeline, record.agent, record.measurements))
+            agent = self._agents[record.pipeline, record.agent]
+            for group, values in record.groups:
+                agent.rows[group].append(values)
+            if record.singles:
+                cells = agent.cells
+                for metric, value, labels in record.singles:
+                    try:
+                        cells[metric, labels].add(value)
+                    except KeyError:
+                        if metric.kind is not MetricKind.GAUGE:
+                            self._cell(agent, metric, labels).add(value)
             if record.sampled:
-                self._keep_exemplars(record)
-            if len(self._waiting) >= ADD_UP_EVERY:
+                self._keep_exemplars(agent, record)
+            self._waiting += 1
+            if self._waiting >= ADD_UP_EVERY:
                 self._add_up()
 
-    def _keep_exemplars(self, record: Record) -> None:
-        cells = self._cells_of(record.pipeline, record.agent)
+    def _keep_exemplars(self, agent: _OfAgent, record: Record) -> None:
         for metric, value, labels in record.measurements:
             if metric.kind is MetricKind.HISTOGRAM:
-                self._cell(cells, metric, labels).exemplars[bisect_left(metric.buckets, value)] = Exemplar(
+                self._cell(agent, metric, labels).exemplars[bisect_left(metric.buckets, value)] = Exemplar(
                     value, record.trace_id, record.span_id, record.end_ns / 1e9
                 )
 
     def _add_up(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for pipeline, agent, measurements in waiting:
-            cells = self._cells_of(pipeline, agent)
-            for metric, value, labels in measurements:
-                try:
-                    cells[metric, labels].add(value)
-                except KeyError:
-                    if metric.kind is not MetricKind.GAUGE:
-                        self._cell(cells, metric, labels).add(value)
-        for cells in self._agents.values():
-            for cell in cells.values():
+        self._waiting = 0
+        for agent in self._agents.values():
+            for group, rows in agent.rows.items():
+                # No rows have no columns.
+                for (metric, labels), values in zip(group.series, zip(*rows, strict=True), strict=False):
+                    self._cell(agent, metric, labels).waiting.extend(values)
+                rows.clear()
+            for cell in agent.cells.values():
                 cell.settle()
 
     def count(self, metric: Metric, pipeline: str, agent: str, *labels: str) -> None:
         """Add one to a counter."""
         with self._lock:
-            self._cell(self._cells_of(pipeline, agent), metric, labels).add(1)
+            self._cell(self._agents[pipeline, agent], metric, labels).add(1)
 
     def read(self) -> Iterator[tuple[Metric, str, str, _Labels, float | Histogram]]:
         """Return (metric, pipeline, agent, labels, state) of everything, of one moment."""
         with self._lock:
             self._add_up()
             found: dict[tuple[Metric, str, str, _Labels], float | Histogram] = {}
-            for (pipeline, agent), cells in self._agents.items():
-                for (metric, labels), cell in cells.items():
+            for (pipeline, agent), measured in self._agents.items():
+                for (metric, labels), cell in measured.cells.items():
                     of = (pipeline, agent) if metric.per_agent else ("", "")
                     series = (metric, *of, labels)
                     # What the process has once is kept for each agent, and told as one.
                     found[series] = _sum(found.get(series), cell.read())
         return iter([(*series, state) for series, state in found.items()])
 
-    def _cells_of(self, pipeline: str, agent: str) -> _Cells:
-        cells = self._agents.get((pipeline, agent))
-        if cells is None:
-            cells = self._agents[pipeline, agent] = {}
-        return cells
-
-    def _cell(self, cells: _Cells, metric: Metric, labels: _Labels) -> _Cell:
+    def _cell(self, agent: _OfAgent, metric: Metric, labels: _Labels) -> _Cell:
         """Return the cell of a series, made if need be; all that is over a label's bound have one."""
         kept = metric, self._bounded(metric, labels)
-        cell = cells.get(kept)
+        cell = agent.cells.get(kept)
         if cell is None:
-            cell = cells[kept] = _Cell(metric)
+            cell = agent.cells[kept] = _Cell(metric)
         return cell
 
     def _bounded(self, metric: Metric, labels: _Labels) -> _Labels:

@@ -216,7 +216,16 @@ class Telemetry:
         pid: The process that acquired it.
     """
 
-    __slots__ = ("_aggregating", "_capturing", "_on_activation", "_on_record", "_shared", "pid")
+    __slots__ = (
+        "_aggregates",
+        "_aggregating",
+        "_capturing",
+        "_in_flight",
+        "_on_activation",
+        "_on_record",
+        "_shared",
+        "pid",
+    )
 
     def __init__(self, shared: tuple[_Shared, ...] = ()) -> None:
         self.pid = os.getpid()
@@ -273,7 +282,7 @@ class Telemetry:
         """An activation began."""
         record.captures = self._capturing
         if self._aggregating:
-            in_flight().began(record)
+            self._in_flight.began(record)
         for shared, started in self._on_activation:
             try:
                 started(record)
@@ -283,7 +292,7 @@ class Telemetry:
     def record(self, record: Record) -> None:
         """Something ended."""
         if self._aggregating:
-            in_flight().ended(record)
+            self._in_flight.ended(record)
         for shared, tell in self._on_record:
             try:
                 tell(record)
@@ -291,11 +300,13 @@ class Telemetry:
                 shared.lost(DropReason.RECORD, error)
         if self._aggregating:
             # Last: by now it is decided whether its trace is kept, and only what is kept can be an exemplar.
-            process_aggregates().record(record)
+            self._aggregates.record(record)
 
     def _look_up(self) -> None:
         """Look up what is called for every activation: a call that would do nothing is not made."""
         self._aggregating = self.aggregates
+        self._aggregates = process_aggregates()
+        self._in_flight = in_flight()
         self._capturing = any(shared.observer.captures_content for shared in self._shared)
         self._on_activation = tuple(
             (shared, shared.observer.activation_started)

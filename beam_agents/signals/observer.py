@@ -23,7 +23,7 @@ from beam_agents.signals.trace import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from beam_agents.signals.types import Content, LogEvent, Metric, SpanName
+    from beam_agents.signals.types import Content, Group, LogEvent, Metric, SpanName
 
 __all__ = ["AttributeValue", "Happening", "Moment", "Observer", "Record", "Step", "TelemetryPlugin", "Worker"]
 
@@ -122,7 +122,8 @@ class Record:
         start_ns: Start, nanoseconds since the Unix epoch.
         end_ns: End, likewise.
         external_ns: Nanoseconds spent waiting for models, tools and stores; overlapping waits count once.
-        measurements: (metric, value, values of the metric's own labels), in order.
+        groups: Measurements that came together: (which, their values in its order).
+        singles: The others: (metric, value, values of the metric's own labels).
         steps: The steps, in the order in which they were noted.
         happenings: What is worth a log line, in order.
         moments: What is worth an event on the activation's span, in order.
@@ -145,8 +146,8 @@ class Record:
         "entity_key",
         "error_type",
         "external_ns",
+        "groups",
         "happenings",
-        "measurements",
         "moments",
         "outcome",
         "part_of",
@@ -154,6 +155,7 @@ class Record:
         "reason",
         "sampled",
         "seq",
+        "singles",
         "span",
         "start_ns",
         "steps",
@@ -177,7 +179,8 @@ class Record:
         self._start_perf_ns = time.perf_counter_ns()
         self.end_ns = 0
         self.external_ns = 0
-        self.measurements: list[tuple[Metric, float, tuple[str, ...]]] = []
+        self.groups: list[tuple[Group, tuple[float, ...]]] = []
+        self.singles: list[tuple[Metric, float, tuple[str, ...]]] = []
         self.steps: list[Step] = []
         self.happenings: list[Happening] = []
         self.moments: list[Moment] = []
@@ -187,6 +190,18 @@ class Record:
         # With what they are made of: they are worked out once, and only if somebody asks.
         self._trace: tuple[int, bytes] | None = None
         self._span: tuple[int, int, str] | None = None
+
+    @property
+    def measurements(self) -> list[tuple[Metric, float, tuple[str, ...]]]:
+        """All that was measured: (metric, value, values of the metric's own labels). A new list."""
+        return [
+            *(
+                (metric, value, labels)
+                for group, values in self.groups
+                for (metric, labels), value in zip(group.series, values, strict=True)
+            ),
+            *self.singles,
+        ]
 
     @property
     def entity(self) -> str:
@@ -208,11 +223,11 @@ class Record:
         """The same as 16 bytes; samplers decide by their second half."""
         known = self._trace
         if known is None or known[0] != self.seq:
-            parent = self.parent
+            parent = self.parent if self.traceparent else None
             trace = (
                 bytes.fromhex(parent.trace_id)
                 if parent
-                else trace_bytes_of(self.pipeline, self.entity_key, self._turn)
+                else trace_bytes_of(self.pipeline, self.entity_key, self.seq or self._turn)
             )
             known = self._trace = self.seq, trace
         return known[1]
@@ -266,7 +281,11 @@ class Record:
 
     def measure(self, metric: Metric, value: float, *labels: str) -> None:
         """Note a value of a metric, with the values of the metric's own labels in its order."""
-        self.measurements.append((metric, value, labels))
+        self.singles.append((metric, value, labels))
+
+    def measure_all(self, group: Group, *values: float) -> None:
+        """Note values of a group's metrics, in its order."""
+        self.groups.append((group, values))
 
     def begin(self, span: SpanName, target: str = "") -> Step:
         """Start a step; :meth:`finish` ends it."""

@@ -20,6 +20,7 @@ __all__ = [
     "Direction",
     "DropReason",
     "Flushed",
+    "Group",
     "Label",
     "LogEvent",
     "Metric",
@@ -133,6 +134,19 @@ class Metric:
     def ucum(self) -> str:
         """The unit as OpenTelemetry wants it, in the Unified Code for Units of Measure."""
         return _UCUM[self.unit]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Measurements that come together each time, so that they can be noted and summed up in one go.
+
+    Compared by identity: one is made for each of a few places of the runtime, never for a record.
+
+    Attributes:
+        series: Each metric, with the values of its own labels.
+    """
+
+    series: tuple[tuple[Metric, tuple[str, ...]], ...]
 
 
 class SpanKind(Enum):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from apache_beam.metrics.execution import MetricsContainer
 
     from beam_agents.signals.observer import Record
-    from beam_agents.signals.types import BeamMetric, Metric
+    from beam_agents.signals.types import BeamMetric, Group, Metric
 
 MAX_PLANS: Final = 1_000
 """Label values whose plan is remembered: beside the closed labels of a metric there may be open ones."""
@@ -65,10 +65,13 @@ class BeamObserver(Observer):
             if container is None:
                 return
             plans = self._begin(container)
-        for metric, value, labels in record.measurements:
-            plan = plans[metric]
-            for update, scale in plan if isinstance(plan, tuple) else plan[labels]:
-                # Beam takes integers only; half a unit is rounded up.
+        # Beam takes integers only; half a unit is rounded up.
+        for group, values in record.groups:
+            for place, update, scale in plans.groups[group]:
+                value = values[place]
+                update(int(value) if scale == 1 else int(value * scale + 0.5))
+        for metric, value, labels in record.singles:
+            for update, scale in plans.of(metric, labels):
                 update(int(value) if scale == 1 else int(value * scale + 0.5))
 
     def _begin(self, container: MetricsContainer) -> _Plans:
@@ -85,6 +88,12 @@ class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
     def __init__(self, container: MetricsContainer) -> None:
         super().__init__()
         self._container = container
+        self.groups = _PlansOfGroups(self)
+
+    def of(self, metric: Metric, labels: tuple[str, ...]) -> _Plan:
+        """Return what to do with a measurement."""
+        plan = self[metric]
+        return plan if isinstance(plan, tuple) else plan[labels]
 
     def __missing__(self, metric: Metric) -> _Plan | _PlansByLabels:
         counts_all = all(not form.where for form in metric.beam)
@@ -94,6 +103,22 @@ class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
             else _PlansByLabels(self._container, metric)
         )
         return plan
+
+
+class _PlansOfGroups(dict["Group", "tuple[tuple[int, Callable[[int], None], int], ...]"]):
+    """The same for groups: with the place of the value among the group's."""
+
+    def __init__(self, plans: _Plans) -> None:
+        super().__init__()
+        self._plans = plans
+
+    def __missing__(self, group: Group) -> tuple[tuple[int, Callable[[int], None], int], ...]:
+        found = self[group] = tuple(
+            (place, update, scale)
+            for place, (metric, labels) in enumerate(group.series)
+            for update, scale in self._plans.of(metric, labels)
+        )
+        return found
 
 
 class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):

@@ -52,8 +52,8 @@ class Sampling:
 
     def keeps(self, record: Record) -> bool:
         """Decide for the trace of what has begun."""
-        parent = record.parent if self.parent_based else None
-        if parent is not None:
+        # Of every activation it is asked, and most events carry nothing.
+        if record.traceparent and self.parent_based and (parent := record.parent) is not None:
             return parent.sampled
         bound = self._bound
         # An id is worked out only where it decides something.

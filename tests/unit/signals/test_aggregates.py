@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from beam_agents.signals import catalogue
-from beam_agents.signals.aggregates import Aggregates, Histogram
+from beam_agents.signals.aggregates import ADD_UP_EVERY, Aggregates, Histogram
 from beam_agents.signals.observer import Record
+from beam_agents.signals.types import Group
 
 
 @pytest.fixture
@@ -52,6 +53,20 @@ def test_histograms_count_by_bucket_with_bounds_that_belong_to_the_lower_one(agg
     assert histogram.counts[-2:] == (1, 1)
     assert (histogram.count, histogram.sum) == (4, 64 + 65 + 1_048_576 + 1_048_577)
     assert histogram.exemplars == ()
+
+
+def test_what_comes_together_counts_as_one_by_one(aggregates: Aggregates) -> None:
+    group = Group(((catalogue.ACTIVATIONS, ("complete",)), (catalogue.MEMORY_SIZE_BYTES, ())))
+    one_by_one = Aggregates()
+    for value in range(ADD_UP_EVERY + 3):
+        together, single = record(sampled=value == 1), record(sampled=value == 1)
+        together.measure_all(group, 1, value)
+        single.measure(catalogue.ACTIVATIONS, 1, "complete")
+        single.measure(catalogue.MEMORY_SIZE_BYTES, value)
+        aggregates.record(together)
+        one_by_one.record(single)
+    assert found(aggregates) == found(one_by_one)
+    assert found(aggregates)["activations_total", "p", "a", ("complete",)] == ADD_UP_EVERY + 3
 
 
 def test_a_kept_trace_leaves_its_exemplar_in_the_bucket(aggregates: Aggregates) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from beam_agents.errors import hash_entity_key
 from beam_agents.signals import Observer, Record, Worker, catalogue
+from beam_agents.signals.types import Group
 
 
 def make_record() -> Record:
@@ -21,6 +22,18 @@ def test_a_record_keeps_what_happened_in_order() -> None:
     (happening,) = record.happenings
     assert happening.event is catalogue.EVENT_MEMORY_OVERFLOW
     assert happening.attributes == {"overflows": 2}
+
+
+def test_what_comes_together_is_told_one_by_one() -> None:
+    group = Group(((catalogue.MEMORY_SIZE_BYTES, ()), (catalogue.ACTIVATIONS, ("complete",))))
+    record = make_record()
+    record.measure(catalogue.MEMORY_OVERFLOWS, 2)
+    record.measure_all(group, 100, 1)
+    assert record.measurements == [
+        (catalogue.MEMORY_SIZE_BYTES, 100, ()),
+        (catalogue.ACTIVATIONS, 1, ("complete",)),
+        (catalogue.MEMORY_OVERFLOWS, 2, ()),
+    ]
 
 
 def test_times_never_go_back() -> None:

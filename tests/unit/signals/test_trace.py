@@ -67,6 +67,11 @@ def test_ids_are_functions_of_what_they_name() -> None:
     assert len({span_id_of("p", "a", b"k", 7, attempt) for attempt in (1, 2, 3)}) == 3
 
 
+def test_workers_of_two_versions_agree_on_ids() -> None:
+    assert trace_id_of("flights", b"N107US", 7) == "a7de3df7ea4d674a009da39a069eb8f0"
+    assert span_id_of("flights", "watcher", b"N107US", 7, 2) == "752acd279a2f13d4"
+
+
 class TestRecord:
     def record(self, agent: str = "a") -> Record:
         record = Record(SPAN_INVOKE_AGENT, "p", agent, b"k")

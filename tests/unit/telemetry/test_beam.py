@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_agents.signals import Record, Telemetry, acquire_hub, catalogue, release_hub
-from beam_agents.signals.types import BeamKind, BeamMetric, Metric, MetricKind
+from beam_agents.signals.types import BeamKind, BeamMetric, Group, Metric, MetricKind
 from beam_agents_telemetry.beam import BeamMetrics
 
 if TYPE_CHECKING:
@@ -104,13 +104,25 @@ def test_a_pipeline_reports_what_was_measured() -> None:
 
 def updates(measurements: list[Measurement]) -> dict[str, object]:
     """Run a record through the plugin as on a bundle's thread; return what Beam holds, by name."""
+    together = Group(tuple((metric, labels) for metric, _, labels in measurements))
+    as_group, as_singles = blank_record(), blank_record()
+    as_group.measure_all(together, *(value for _, value, _ in measurements))
+    as_singles.singles.extend(measurements)
+    held = held_after(as_singles)
+    assert held_after(as_group) == held
+    return held
+
+
+def blank_record() -> Record:
+    return Record(catalogue.SPAN_INVOKE_AGENT, "flights", "watcher", b"key")
+
+
+def held_after(record: Record) -> dict[str, object]:
     container = MetricsContainer("step")
     sampler = statesampler.StateSampler("test", CounterFactory())
     before = statesampler.get_current_tracker()
     statesampler.set_current_tracker(sampler)
     observer = BeamMetrics().build()
-    record = Record(catalogue.SPAN_INVOKE_AGENT, "flights", "watcher", b"key")
-    record.measurements.extend(measurements)
     try:
         sampler.start()
         with sampler.scoped_state("step", "process", metrics_container=container):
