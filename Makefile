@@ -1,4 +1,4 @@
-# run, run-replay, demo-outage, test, test-phoenix, kills, bench, bench-stores, bench-scaling, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, run-replay, demo-outage, flink, test, test-phoenix, kills, bench, bench-stores, bench-scaling, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ ROWS ?= 20000
 SPEED ?= 14400
 TTL ?= 6h
 
-.PHONY: run run-replay demo-outage test test-phoenix kills bench bench-stores bench-scaling outages lint proto docs clean
+.PHONY: run run-replay demo-outage flink test test-phoenix kills bench bench-stores bench-scaling outages lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -29,6 +29,11 @@ run-replay: $(STAMP)
 # Needs redis-server, prometheus and prometheus-alertmanager, and for pictures chromium: .ci/install-servers.
 demo-outage: $(STAMP)
 	$(BIN)/python -m beam_agents.demo.outage --out run/outage
+
+# Needs Java, and Maven at the first call, which loads half a gigabyte: .ci/install-servers.
+flink: $(STAMP)
+	.ci/install-flink
+	$(BIN)/python -m tests.servers.flink
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.io.textio import WriteToText
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineState, create_runner
 
 from beam_agents.cli.interrupts import interruptible, uninterrupted
 from beam_agents.cli.lines import (
@@ -27,6 +27,7 @@ from beam_agents.cli.lines import (
     output_line,
 )
 from beam_agents.cli.rows import LineReader, Malformed, read_rows
+from beam_agents.cli.runners import keep_order
 from beam_agents.cli.staging import StagedFile, publish
 from beam_agents.cli.tally import TallyPlugin, forget_tally, tally_of
 from beam_agents.transform import RunAgent
@@ -190,6 +191,7 @@ def _run_pipeline(
     was_interrupted: Callable[[], bool],
 ) -> None:
     options = PipelineOptions([f"--runner={job.runner}", *job.options])
+    keep_order(create_runner(job.runner), options)
     try:
         pipeline = beam.Pipeline(options=options)
         _build(pipeline, job, run_id, *files)

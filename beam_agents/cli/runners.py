@@ -14,6 +14,7 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     PrismRunnerOptions,
     SetupOptions,
+    StandardOptions,
 )
 from apache_beam.runners.portability.flink_runner import MAGIC_HOST_NAMES, FlinkRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.runner import PipelineRunner
 
-__all__ = ["RunnerError", "check_portable_runner"]
+__all__ = ["RunnerError", "check_portable_runner", "keep_order"]
 
 _CONNECT_WITHIN_S: Final = 5.0
 _THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -63,6 +64,20 @@ def check_portable_runner(runner: PipelineRunner, options: PipelineOptions) -> N
         )
     if options.view_as(PortableOptions).environment_type == "PROCESS":
         _check_process(options, here=endpoint is None or _parts(endpoint)[0] in _THIS_MACHINE)
+
+
+def keep_order(runner: PipelineRunner, options: PipelineOptions) -> None:
+    """Have the runner process a key's rows in the order in which they are read.
+
+    Flink sorts a batch job's rows by their keys, and those of one key come in any order
+    (https://nightlies.apache.org/flink/flink-docs-release-1.19/docs/dev/datastream/execution_mode/).
+
+    Args:
+        runner: Any runner.
+        options: Its options, which are changed for Flink, and for a job server, which may be Flink's.
+    """
+    if isinstance(runner, PortableRunner) and not isinstance(runner, PrismRunner):
+        options.view_as(StandardOptions).streaming = True
 
 
 def _check_process(options: PipelineOptions, *, here: bool) -> None:

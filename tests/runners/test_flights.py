@@ -3,48 +3,68 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from beam_agents.cli.job import run_job
-from beam_agents.demo.app import flights_job
-from beam_agents.demo.data import write_flights
 from beam_agents.demo.store import provision_store
+from tests.runners.flights_job import OUTPUTS, run_flights
 from tests.runners.stores import SERVERS, rows_of, running_store
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Callable
 
+    from beam_agents.memory.stores.contract import StoreRow
+    from tests.servers.flink import Flink
     from tests.servers.prism import Prism
 
-ROWS = 800
+
+def outputs_of(folder: pathlib.Path) -> list[dict[str, object]]:
+    """Return the outputs of a run in some order of their own."""
+    return [json.loads(line) for line in sorted((folder / OUTPUTS).read_bytes().splitlines())]
 
 
-def flights(folder: pathlib.Path, uri: str, options: tuple[str, ...] = ()) -> list[dict[str, object]]:
-    """Run the job, on Prism where there are options for it; return its outputs in some order of their own."""
-    folder.mkdir()
-    write_flights(folder / "flights.csv", ROWS)
-    job = flights_job(folder, uri)
-    if options:
-        job = replace(job, runner="prism", options=options)
-    run_job(job, lambda _tally: nullcontext())
-    return [json.loads(line) for line in sorted(job.out.read_bytes().splitlines())]
+@pytest.fixture
+def compare(tmp_path: pathlib.Path) -> Callable[[pathlib.Path, list[StoreRow]], None]:
+    """Hold a run's outputs and its store's rows against those of the embedded runner."""
+
+    def compare(folder: pathlib.Path, rows: list[StoreRow]) -> None:
+        here = f"sqlite+aiosqlite:///{tmp_path}/here.sqlite"
+        provision_store(here)
+        run_flights(tmp_path / "embedded", here)
+        assert outputs_of(folder) == outputs_of(tmp_path / "embedded")
+        assert [(row.entity_key, row.key, row.seq, row.rec) for row in rows] == [
+            (row.entity_key, row.key, row.seq, row.rec) for row in rows_of(here)
+        ]
+        assert len(rows) > 1_500
+
+    return compare
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_outputs_and_rows_are_those_of_the_embedded_runner(
-    server: str, prism: Prism, tmp_path: pathlib.Path
+def test_prism(
+    server: str,
+    prism: Prism,
+    tmp_path: pathlib.Path,
+    compare: Callable[[pathlib.Path, list[StoreRow]], None],
 ) -> None:
+    folder = tmp_path / "prism"
     with running_store(server, tmp_path) as uri:
-        outputs = flights(tmp_path / "prism", uri, tuple(prism.options))
-        rows = rows_of(uri)
-    here = f"sqlite+aiosqlite:///{tmp_path}/here.sqlite"
-    provision_store(here)
-    assert outputs == flights(tmp_path / "embedded", here)
-    assert [(row.entity_key, row.key, row.seq, row.rec) for row in rows] == [
-        (row.entity_key, row.key, row.seq, row.rec) for row in rows_of(here)
-    ]
-    assert len(rows) > 1_500
+        run_flights(folder, uri, "prism", prism.options)
+        compare(folder, rows_of(uri))
+
+
+@pytest.mark.xdist_group("flink")
+@pytest.mark.parametrize("server", SERVERS)
+def test_flink(
+    server: str,
+    flink: Flink,
+    tmp_path: pathlib.Path,
+    compare: Callable[[pathlib.Path, list[StoreRow]], None],
+) -> None:
+    folder = tmp_path / "flink"
+    with running_store(server, tmp_path) as uri:
+        job = ("tests.runners.flights_job", str(folder), uri, *flink.options())
+        flink.done(*job, log=tmp_path / "submit.log")
+        compare(folder, rows_of(uri))

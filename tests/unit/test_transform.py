@@ -57,6 +57,23 @@ def test_it_gives_outputs_intents_and_errors() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        (["--runner=FlinkRunner"], True),
+        (["--runner=FlinkRunner", "--streaming"], False),
+        (["--runner=FnApiRunner"], False),
+    ],
+)
+def test_a_batch_in_any_order_is_warned_of(
+    options: list[str], caplog: pytest.LogCaptureFixture, *, warned: bool
+) -> None:
+    p = beam.Pipeline(options=PipelineOptions(options))
+    p | beam.Create([{"id": "a"}]) | keyed_envelopes(key="id") | RunAgent(agent)
+    told = "FlinkRunner gives an agent the events of a key in any order"
+    assert (told in caplog.text) is warned
+
+
 @pytest.mark.parametrize("kind", [CallableAgent(), partial(agent), agent])
 def test_whatever_is_an_async_callable_is_an_agent(kind: Any) -> None:
     with pipeline() as p:

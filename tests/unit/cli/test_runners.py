@@ -4,10 +4,10 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import create_runner
 
-from beam_agents.cli.runners import RunnerError, check_portable_runner
+from beam_agents.cli.runners import RunnerError, check_portable_runner, keep_order
 from tests.servers.prism import process_options
 from tests.servers.process import free_port
 
@@ -54,6 +54,15 @@ def test_what_is_missing_is_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RunnerError, match=why.replace("(", r"\(")):
         check(runner, *options)
+
+
+@pytest.mark.parametrize(
+    ("runner", "streams"), [("flink", True), ("portable", True), ("prism", False), ("FnApiRunner", False)]
+)
+def test_a_job_that_may_go_to_flink_is_no_batch(runner: str, *, streams: bool) -> None:
+    options = PipelineOptions([])
+    keep_order(create_runner(runner), options)
+    assert bool(options.view_as(StandardOptions).streaming) is streams
 
 
 @pytest.mark.parametrize("option", ["--job_endpoint", "--flink_master"])
