@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -107,14 +106,15 @@ class _OfAgent:
     """What one agent of one pipeline measured.
 
     Attributes:
-        rows: What waits of each group: its values of each record.
+        rows: What waits of each group: its values of each record. Whoever holds no lock may append to one,
+            and nothing else.
         cells: Everything else, by (metric, its own labels): a record's own tuples are looked up as they are.
     """
 
     __slots__ = ("cells", "rows")
 
     def __init__(self) -> None:
-        self.rows: defaultdict[Group, list[tuple[float, ...]]] = defaultdict(list)
+        self.rows: dict[Group, list[tuple[float, ...]]] = {}
         self.cells: dict[tuple[Metric, _Labels], _Cell] = {}
 
 
@@ -135,29 +135,48 @@ class Aggregates:
         # to come back into the processor's caches, which takes longer than the work.
         self._waiting = 0
         # By (pipeline, agent).
-        self._agents: defaultdict[tuple[str, str], _OfAgent] = defaultdict(_OfAgent)
+        self._agents: dict[tuple[str, str], _OfAgent] = {}
         self._values: dict[tuple[Metric, str], set[str]] = {}
         self.started_s: float = time.time()
 
     def record(self, record: Record) -> None:
         """Add what a record measured."""
+        agent = self._agents.get((record.pipeline, record.agent))
+        if agent is not None and not record.singles and not record.sampled and len(record.groups) == 1:
+            # Most of them. One operation on a list needs no lock, and a reader sees all of it or nothing.
+            ((group, values),) = record.groups
+            rows = agent.rows.get(group)
+            if rows is not None:
+                rows.append(values)
+                if len(rows) >= ADD_UP_EVERY:
+                    with self._lock:
+                        self._add_up()
+                return
+        self._record_all(record)
+
+    def _record_all(self, record: Record) -> None:
         with self._lock:
-            agent = self._agents[record.pipeline, record.agent]
+            agent = self._of(record.pipeline, record.agent)
             for group, values in record.groups:
-                agent.rows[group].append(values)
-            if record.singles:
-                cells = agent.cells
-                for metric, value, labels in record.singles:
-                    try:
-                        cells[metric, labels].add(value)
-                    except KeyError:
-                        if metric.kind is not MetricKind.GAUGE:
-                            self._cell(agent, metric, labels).add(value)
+                agent.rows.setdefault(group, []).append(values)
+            cells = agent.cells
+            for metric, value, labels in record.singles:
+                try:
+                    cells[metric, labels].add(value)
+                except KeyError:
+                    if metric.kind is not MetricKind.GAUGE:
+                        self._cell(agent, metric, labels).add(value)
             if record.sampled:
                 self._keep_exemplars(agent, record)
             self._waiting += 1
             if self._waiting >= ADD_UP_EVERY:
                 self._add_up()
+
+    def _of(self, pipeline: str, agent: str) -> _OfAgent:
+        known = self._agents.get((pipeline, agent))
+        if known is None:
+            known = self._agents[pipeline, agent] = _OfAgent()
+        return known
 
     def _keep_exemplars(self, agent: _OfAgent, record: Record) -> None:
         for metric, value, labels in record.measurements:
@@ -170,17 +189,19 @@ class Aggregates:
         self._waiting = 0
         for agent in self._agents.values():
             for group, rows in agent.rows.items():
+                # Others may append meanwhile.
+                settled = rows[:]
                 # No rows have no columns.
-                for (metric, labels), values in zip(group.series, zip(*rows, strict=True), strict=False):
+                for (metric, labels), values in zip(group.series, zip(*settled, strict=True), strict=False):
                     self._cell(agent, metric, labels).waiting.extend(values)
-                rows.clear()
+                del rows[: len(settled)]
             for cell in agent.cells.values():
                 cell.settle()
 
     def count(self, metric: Metric, pipeline: str, agent: str, *labels: str) -> None:
         """Add one to a counter."""
         with self._lock:
-            self._cell(self._agents[pipeline, agent], metric, labels).add(1)
+            self._cell(self._of(pipeline, agent), metric, labels).add(1)
 
     def read(self) -> Iterator[tuple[Metric, str, str, _Labels, float | Histogram]]:
         """Return (metric, pipeline, agent, labels, state) of everything, of one moment."""

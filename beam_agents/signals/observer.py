@@ -15,8 +15,8 @@ from beam_agents.signals.catalogue import SPAN_INVOKE_AGENT
 from beam_agents.signals.trace import (
     Traceparent,
     parse_traceparent,
+    sampling_bits_of,
     span_id_of,
-    trace_bytes_of,
     trace_id_of,
 )
 
@@ -188,7 +188,7 @@ class Record:
         self.captures = False
         self.contents: list[tuple[Step | None, Content, bytes]] = []
         # With what they are made of: they are worked out once, and only if somebody asks.
-        self._trace: tuple[int, bytes] | None = None
+        self._trace: tuple[int, str] | None = None
         self._span: tuple[int, int, str] | None = None
 
     @property
@@ -216,21 +216,19 @@ class Record:
     @property
     def trace_id(self) -> str:
         """The trace of this, 32 hex digits: the event's own, else one that all attempts share."""
-        return self.trace_bytes.hex()
-
-    @property
-    def trace_bytes(self) -> bytes:
-        """The same as 16 bytes; samplers decide by their second half."""
         known = self._trace
         if known is None or known[0] != self.seq:
-            parent = self.parent if self.traceparent else None
-            trace = (
-                bytes.fromhex(parent.trace_id)
-                if parent
-                else trace_bytes_of(self.pipeline, self.entity_key, self.seq or self._turn)
-            )
-            known = self._trace = self.seq, trace
+            parent = self.parent
+            trace_id = parent.trace_id if parent else trace_id_of(self.pipeline, self.entity_key, self._turn)
+            known = self._trace = self.seq, trace_id
         return known[1]
+
+    @property
+    def sampling_bits(self) -> int:
+        """The second half of that id as a number: samplers decide by it. Quick to ask for, unlike the id."""
+        if self.traceparent and (parent := self.parent) is not None:
+            return int(parent.trace_id[16:], 16)
+        return sampling_bits_of(self.pipeline, self.entity_key, self.seq or self._turn)
 
     @property
     def span_id(self) -> str:
@@ -284,7 +282,7 @@ class Record:
         self.singles.append((metric, value, labels))
 
     def measure_all(self, group: Group, *values: float) -> None:
-        """Note values of a group's metrics, in its order."""
+        """Note values of a group's metrics, in its order: an int where whole things are counted."""
         self.groups.append((group, values))
 
     def begin(self, span: SpanName, target: str = "") -> Step:

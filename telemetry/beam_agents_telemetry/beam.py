@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from apache_beam.metrics.execution import MetricsEnvironment
 from apache_beam.metrics.metricbase import MetricName
@@ -67,9 +67,11 @@ class BeamObserver(Observer):
             plans = self._begin(container)
         # Beam takes integers only; half a unit is rounded up.
         for group, values in record.groups:
-            for place, update, scale in plans.groups[group]:
-                value = values[place]
-                update(int(value) if scale == 1 else int(value * scale + 0.5))
+            whole, scaled = plans.groups[group]
+            for place, count in whole:
+                count(values[place])
+            for place, update, scale in scaled:
+                update(int(values[place] * scale + 0.5))
         for metric, value, labels in record.singles:
             for update, scale in plans.of(metric, labels):
                 update(int(value) if scale == 1 else int(value * scale + 0.5))
@@ -105,20 +107,35 @@ class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
         return plan
 
 
-class _PlansOfGroups(dict["Group", "tuple[tuple[int, Callable[[int], None], int], ...]"]):
-    """The same for groups: with the place of the value among the group's."""
+# The same for a group, with the place of each value among the group's: first what has no scale.
+_Whole: TypeAlias = "tuple[tuple[int, Callable[[float], None]], ...]"
+_Scaled: TypeAlias = "tuple[tuple[int, Callable[[int], None], float], ...]"
+_GroupPlan: TypeAlias = "tuple[_Whole, _Scaled]"
+
+
+class _PlansOfGroups(dict["Group", "_GroupPlan"]):
+    """The same for groups."""
 
     def __init__(self, plans: _Plans) -> None:
         super().__init__()
         self._plans = plans
 
-    def __missing__(self, group: Group) -> tuple[tuple[int, Callable[[int], None], int], ...]:
-        found = self[group] = tuple(
+    def __missing__(self, group: Group) -> _GroupPlan:
+        updates = [
             (place, update, scale)
             for place, (metric, labels) in enumerate(group.series)
             for update, scale in self._plans.of(metric, labels)
+        ]
+        plan = self[group] = (
+            # The values of these are ints.
+            tuple(
+                (place, cast("Callable[[float], None]", update))
+                for place, update, scale in updates
+                if scale == 1
+            ),
+            tuple((place, update, float(scale)) for place, update, scale in updates if scale != 1),
         )
-        return found
+        return plan
 
 
 class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):

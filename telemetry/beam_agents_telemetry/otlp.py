@@ -265,7 +265,7 @@ class _CurrentSpan(NonRecordingSpan):
 
     _context = INVALID_SPAN_CONTEXT
 
-    def __init__(self, record: Record, *, sampled: bool) -> None:
+    def __init__(self, record: Record, sampled: bool) -> None:  # noqa: FBT001 - by its place, which is faster
         # The base class's own sets the context alone.
         self._record = record
         self._sampled = sampled
@@ -287,8 +287,8 @@ class _Traces:
         self._content = (
             ContentAttributes(load_redact(options.redact), NAME) if options.capture_content else None
         )
-        # By the id of the record, between its start and its end, which come on one thread.
-        self._running: dict[int, tuple[Token[Context], bool]] = {}
+        # Between a record's start and its end, which come on one thread.
+        self._running: dict[Record, tuple[Token[Context], bool]] = {}
         application = application_provider()
         self._sink: SpanSink = (
             ApplicationSink(application) if application is not None else process.span_sink()
@@ -313,11 +313,11 @@ class _Traces:
         if sampled:
             record.sampled = True
         # As set_span_in_context() does it, in a third of the time.
-        context = Context({**context_api.get_current(), _CURRENT_SPAN: _CurrentSpan(record, sampled=sampled)})
-        self._running[id(record)] = context_api.attach(context), sampled
+        context = Context({**context_api.get_current(), _CURRENT_SPAN: _CurrentSpan(record, sampled)})
+        self._running[record] = context_api.attach(context), sampled
 
     def ended(self, record: Record) -> None:
-        known = self._running.pop(id(record), None)
+        known = self._running.pop(record, None)
         if known is not None:
             token, sampled = known
             context_api.detach(token)

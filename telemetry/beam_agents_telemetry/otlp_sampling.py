@@ -13,6 +13,9 @@ __all__ = ["Sampling", "did_something", "worth_keeping"]
 
 _LOW_64_BITS: Final = (1 << 64) - 1
 
+# Two str are compared faster than a str and a member of a StrEnum.
+_FAILED: Final = Outcome.FAILED.value
+
 # What somebody will want to look into, whatever the sampler said.
 _TELLING_EVENTS: Final = frozenset(
     {
@@ -56,16 +59,14 @@ class Sampling:
         if record.traceparent and self.parent_based and (parent := record.parent) is not None:
             return parent.sampled
         bound = self._bound
-        # An id is worked out only where it decides something.
-        return bound > 0 and (
-            bound > _LOW_64_BITS or int.from_bytes(record.trace_bytes[8:]) < bound  # of 16, big-endian
-        )
+        # Worked out only where they decide something.
+        return bound > 0 and (bound > _LOW_64_BITS or record.sampling_bits < bound)
 
 
 def worth_keeping(record: Record) -> bool:
     """Decide at the end: whether something went wrong, or was tried again, or was refused as stale."""
     return (
-        record.outcome == Outcome.FAILED
+        record.outcome == _FAILED
         or bool(record.error_type)
         or record.attempt > 1
         # Nothing happens to most.

@@ -12,6 +12,7 @@ from beam_agents.signals.trace import (
     Traceparent,
     format_traceparent,
     parse_traceparent,
+    sampling_bits_of,
     span_id_of,
     trace_id_of,
 )
@@ -68,8 +69,28 @@ def test_ids_are_functions_of_what_they_name() -> None:
 
 
 def test_workers_of_two_versions_agree_on_ids() -> None:
-    assert trace_id_of("flights", b"N107US", 7) == "a7de3df7ea4d674a009da39a069eb8f0"
+    assert trace_id_of("flights", b"N107US", 7) == "a7de3df7ea4d674a98c1d38768adafe7"
     assert span_id_of("flights", "watcher", b"N107US", 7, 2) == "752acd279a2f13d4"
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
+def test_the_bits_that_samplers_decide_by_are_even_over_keys_and_over_a_keys_turns(share: float) -> None:
+    bound, many = int(share * 2**64), 20_000
+    by_key = [sampling_bits_of("p", b"N%dUS" % number, 1_700_000_000_000) for number in range(many)]
+    by_turn = [sampling_bits_of("p", b"k", 1_700_000_000_000 + number) for number in range(many)]
+    by_pipeline = [sampling_bits_of(f"p{number}", b"k", 1) for number in range(many)]
+    for bits in (by_key, by_turn, by_pipeline):
+        # Of a fair draw, five standard deviations.
+        most = 5 * (share * (1 - share) / many) ** 0.5
+        assert abs(sum(each < bound for each in bits) / many - share) < most
+
+
+def test_the_bits_that_samplers_decide_by_are_the_ids_second_half() -> None:
+    record = Record(SPAN_INVOKE_AGENT, "p", "a", b"k")
+    record.seq = 7
+    assert record.sampling_bits == int(record.trace_id[16:], 16)
+    record.traceparent = format_traceparent(TRACE, SPAN, sampled=True)
+    assert record.sampling_bits == int(TRACE[16:], 16)
 
 
 class TestRecord:
