@@ -1,4 +1,4 @@
-# run, run-replay, demo-outage, flink, test, test-phoenix, kills, bench, bench-stores, bench-scaling, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
+# run, run-replay, demo-outage, flink, test, test-phoenix, kills, kills-flink, bench, bench-stores, bench-scaling, outages, lint, proto. Each installs the project into .venv first; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ ROWS ?= 20000
 SPEED ?= 14400
 TTL ?= 6h
 
-.PHONY: run run-replay demo-outage flink test test-phoenix kills bench bench-stores bench-scaling outages lint proto docs clean
+.PHONY: run run-replay demo-outage flink test test-phoenix kills kills-flink bench bench-stores bench-scaling outages lint proto docs clean
 
 # `pip install --group` needs pip 25.1.
 $(STAMP): pyproject.toml constraints.txt
@@ -57,6 +57,11 @@ test-phoenix: $(VENV)/phoenix/.installed
 kills: $(STAMP)
 	$(BIN)/python -m tests.runners.kills --store redis
 	$(BIN)/python -m tests.runners.kills --store postgresql
+
+# Takes a quarter of an hour for each store; needs Flink besides: .ci/install-servers.
+kills-flink: $(STAMP)
+	$(BIN)/python -m tests.runners.flink_kills --store redis
+	$(BIN)/python -m tests.runners.flink_kills --store postgresql
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks --quiet --json run/bench.json

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import apache_beam as beam
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
-from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.core import RestrictionProvider
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
 
 from beam_agents import AgentConfig, AgentContext, Complete, FlushToLongterm, RunAgent
+from beam_agents.cli.job import EVENTS
+from beam_agents.cli.rows import Fields
+from beam_agents.demo.replay import Replay, ReplayRows
 from beam_agents.memory.stores.contract import StoreRow, encode_record
 from beam_agents.signals.catalogue import BEAM_NAMESPACE
-from beam_agents.testing import event
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from apache_beam.runners.sdf_utils import RestrictionTrackerView
-
-    from beam_agents.wire.beam_agents_pb2 import ActivationError, AgentEnvelope, ToolIntent
+    from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 
 __all__ = ["COUNTERS", "MEMORY_KEY", "entity_of", "lines_of", "rows_written", "submit"]
 
@@ -44,13 +39,6 @@ STEP_MS = 1_000
 TTL_MS = 60 * STEP_MS
 """More than between two events of an entity, less than until all is over."""
 FIRST_MS = 1_700_000_000_000
-PER_BUNDLE = 10
-
-_TRACKER = cast("RestrictionTrackerView", beam.DoFn.RestrictionParam())
-_WATERMARK = cast(
-    "ManualWatermarkEstimator",
-    beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
-)
 
 
 def entity_of(number: int) -> bytes:
@@ -89,44 +77,6 @@ async def remember(ctx: AgentContext) -> Complete:
     return Complete(b"%d %s %d" % (number, ctx.entity_key, seen))
 
 
-class _Paced(beam.DoFn, RestrictionProvider):
-    """Puts events out, some in a bundle, with a pause after it; the watermark is the next event's time."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Beam's own
-        self._pause = PER_BUNDLE / rate
-
-    def initial_restriction(self, events: int) -> OffsetRange:
-        return OffsetRange(0, events)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, _events: int, restriction: OffsetRange) -> int:
-        size: int = restriction.size()
-        return size
-
-    @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]  # Beam's own
-    def process(
-        self,
-        events: int,
-        tracker: RestrictionTrackerView = _TRACKER,
-        watermark: ManualWatermarkEstimator = _WATERMARK,
-    ) -> Iterator[TimestampedValue[tuple[bytes, AgentEnvelope]]]:
-        first = tracker.current_restriction().start
-        for number in range(first, events):
-            at_ms = time_of(number)
-            if number == first + PER_BUNDLE:
-                watermark.set_watermark(Timestamp(micros=at_ms * 1_000))
-                tracker.defer_remainder(Duration(self._pause))
-                return
-            if not tracker.try_claim(number):
-                return
-            envelope = event(entity_of(number), b"%d" % number, time_ms=at_ms)
-            yield TimestampedValue((envelope.entity_key, envelope), Timestamp(micros=at_ms * 1_000))
-        tracker.try_claim(events)
-
-
 class _Append(beam.DoFn):
     """Appends lines to a file of the process's own, as soon as they are there: what is out is out."""
 
@@ -157,6 +107,13 @@ def _error_line(error: ActivationError) -> bytes:
     return b"%s %s" % (error.entity_key, error.reason.encode())
 
 
+def _replayed(file: pathlib.Path, events: int, rate: float) -> ReplayRows:
+    rows = (f"{entity_of(number).decode()},{time_of(number)},{number}\n" for number in range(events))
+    file.write_text("entity,at,number\n" + "".join(rows))
+    fields = Fields(key="entity", time="at", payload="number")
+    return ReplayRows(Replay(str(file), file.name, fields, rate * STEP_MS / 1_000), file.name)
+
+
 def submit(folder: pathlib.Path, uri: str, events: int, rate: float, options: Sequence[str]) -> None:
     """Run the job to its end.
 
@@ -174,8 +131,9 @@ def submit(folder: pathlib.Path, uri: str, events: int, rate: float, options: Se
         longterm_memory=uri, ttl_ms=TTL_MS, on_expire=FlushToLongterm(key=MEMORY_KEY), telemetry=("beam",)
     )
     pipeline = beam.Pipeline(runner="PortableRunner", options=PipelineOptions(list(options)))
-    paced = pipeline | beam.Create([events]) | "Paced" >> beam.ParDo(_Paced(rate))
-    agent = paced | RunAgent(remember, config=config)
+    agent = (pipeline | _replayed(folder / "events.csv", events, rate))[EVENTS] | RunAgent(
+        remember, config=config
+    )
     agent.output | "Outputs" >> beam.ParDo(_Append(folder, "outputs"))
     (
         agent.intents

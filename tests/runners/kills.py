@@ -19,15 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from contextlib import ExitStack
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from beam_agents.demo.store import provision_store
-from tests.runners.killed_job import COUNTERS, MEMORY_KEY, entity_of, lines_of, rows_written, submit
+from tests.runners.kill_model import KillModel
+from tests.runners.killed_job import COUNTERS, lines_of
 from tests.runners.stores import SERVERS, rows_of, running_store
-from tests.semantics.longterm_model import StoreModel
+from tests.servers.flink import parent_of
 from tests.servers.prism import process_options, running_prism
 from tests.servers.process import wait_until
 
@@ -82,7 +82,8 @@ class KillRun:
         rate: float,
         earliest: int = 0,
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self._model = KillModel(uri, events)
+        self.counts = self._model.counts
         self._folder = folder
         self._uri = uri
         self._rng = rng
@@ -90,8 +91,6 @@ class KillRun:
         self._rate = rate
         self._earliest = earliest
         self._attempts: list[pathlib.Path] = []
-        self._model = StoreModel()
-        self._rows: dict[int, list[StoreRow]] = {}
         self._stack = ExitStack()
         self._prism: Prism | None = None
         self._prisms = 0
@@ -108,37 +107,23 @@ class KillRun:
         Args:
             victims: Whom, each of a job of its own.
         """
-        undisturbed = self._undisturbed()
+        self._undisturbed()
         for victim in victims:
             while not self._attempt(victim):
                 self.counts["ends before the kill"] += 1
         self._restart()
         before = rows_of(self._uri)
         assert self._attempt(None)
-        self._compare(*undisturbed, before)
+        self._compare(before)
 
-    def _undisturbed(self) -> tuple[list[StoreRow], list[str], list[str]]:
-        """Run the job with a store of its own, make the model; return rows, outputs and intents."""
-        seen: Counter[bytes] = Counter()
-        for number in range(self._events):
-            entity = entity_of(number)
-            seen[entity] += 1
-            self._rows[number] = rows_written(number, seen[entity])
+    def _undisturbed(self) -> None:
+        """Run the job with a store of its own, and tell the model."""
         uri = f"sqlite+aiosqlite:///{self._folder}/undisturbed.sqlite"
         provision_store(uri)
         folder = self._folder / "undisturbed"
         process = self._submit(folder, uri)
         assert process.wait(JOB_WITHIN_S) == 0, self._log(folder)
-        found = rows_of(uri)
-        last = {row.row_id: row for number in self._rows for row in self._rows[number]}
-        memories = {row.row_id: row for row in found if row.key == MEMORY_KEY}
-        assert {row.entity_key for row in memories.values()} == set(seen)
-        assert {row.row_id: row for row in found} == last | memories
-        for rows in (*self._rows.values(), memories.values()):
-            self._model.attempted(rows)
-        outputs = sorted(lines_of(folder, "outputs"))
-        assert len(outputs) == len(set(outputs)) == self._events
-        return found, outputs, sorted(lines_of(folder, "intents"))
+        self._model.undisturbed(folder, uri)
 
     def _runner(self) -> Prism:
         if self._prism is None or self._prism.process.poll() is not None:
@@ -161,7 +146,7 @@ class KillRun:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         prism = self._runner()
         command = [
-            *(sys.executable, "-m", "tests.runners.kills", "submit", str(folder), uri),
+            *(sys.executable, "-m", "tests.runners.submit_killed_job", str(folder), uri),
             *(str(self._events), str(self._rate), f"--job_endpoint={prism.endpoint}"),
             *process_options(PYTHONPATH=path),
         ]
@@ -190,7 +175,7 @@ class KillRun:
         finally:
             process.kill()
             status = process.wait()
-            self.check_store()
+            self._model.check_store(self._attempts)
         return victim is not None or status == 0
 
     def _kill(self, victim: Victim, submitter: subprocess.Popen[bytes]) -> bool:
@@ -205,7 +190,7 @@ class KillRun:
         wait_until(lambda: bool(prism.workers()) or submitter.poll() is not None, "there is a worker")
         for worker in self._rng.sample(workers := prism.workers(), len(workers)):
             try:
-                os.kill(worker if victim is Victim.WORKER else _parent(worker), 9)
+                os.kill(worker if victim is Victim.WORKER else parent_of(worker), 9)
             except (ProcessLookupError, FileNotFoundError):
                 continue  # its job has ended meanwhile
             return True
@@ -222,7 +207,7 @@ class KillRun:
         """Look at the store until the job has done so many events, or is over; end one that stands still."""
         done, since = -1, time.monotonic()
         while process.poll() is None:
-            self.check_store()
+            self._model.check_store(self._attempts)
             now = len(lines_of(folder, "outputs"))
             if until is not None and now >= until:
                 return
@@ -234,49 +219,25 @@ class KillRun:
                 process.wait(JOB_WITHIN_S)
             time.sleep(LOOK_EVERY_S)
 
-    def check_store(self) -> None:
-        """Hold the store against what is out by now: nothing of it is lost, and no row has gone back."""
-        out = {number for folder in self._attempts for number in map(_number, lines_of(folder, "outputs"))}
-        for number in sorted(out):
-            self._model.committed(self._rows[number])
-        self._model.check_store(rows_of(self._uri))
-        self.counts["looks at the store"] += 1
-
-    def _compare(
-        self, rows: list[StoreRow], outputs: list[str], intents: list[str], before: list[StoreRow]
-    ) -> None:
+    def _compare(self, before: list[StoreRow]) -> None:
         """Hold all that was put out, and the store, against the undisturbed run."""
         last = self._attempts[-1]
-        assert rows_of(self._uri) == rows
-        assert sorted(lines_of(last, "outputs")) == outputs
-        assert sorted(lines_of(last, "intents")) == intents
-        for name, whole in (("outputs", outputs), ("intents", intents)):
-            lines = [line for folder in self._attempts for line in lines_of(folder, name)]
-            assert set(lines) == set(whole), f"{name} that the undisturbed run does not have"
-            self.counts[f"{name} in all"] = len(lines)
-        assert not [line for folder in self._attempts for line in lines_of(folder, "errors")]
+        self._model.compare(self._attempts)
+        for name in ("outputs", "intents"):
+            assert sorted(lines_of(last, name)) == sorted(lines_of(self._folder / "undisturbed", name))
         # What the last job was refused is what the store had newer, and it is told.
         stored = {row.row_id: row.seq for row in before}
-        stale = sum(row.seq < stored.get(row.row_id, 0) for written in self._rows.values() for row in written)
+        written = self._model.written.values()
+        stale = sum(row.seq < stored.get(row.row_id, 0) for rows in written for row in rows)
         counters = json.loads((last / COUNTERS).read_text())
         assert counters.get("longterm_stale_upserts", 0) == stale
         self.counts |= {
-            "events": self._events,
-            "rows": len(rows),
             "stale in the last job": stale,
             "applied in the last job": counters["longterm_upserts"],
         }
 
     def _log(self, folder: pathlib.Path) -> str:
         return (folder / "submit.log").read_text()[-4_000:]
-
-
-def _number(output: str) -> int:
-    return int(output.split(maxsplit=1)[0])
-
-
-def _parent(pid: int) -> int:
-    return int(pathlib.Path(f"/proc/{pid}/status").read_text().partition("PPid:")[2].split()[0])
 
 
 def _runs(pid: int) -> bool:
@@ -299,10 +260,6 @@ def run_kills(folder: pathlib.Path, store: str, seed: int, kills: int, events: i
 
 def main() -> None:
     """Run ``python -m tests.runners.kills``."""
-    if sys.argv[1:2] == ["submit"]:
-        folder, uri, events, rate, *options = sys.argv[2:]
-        submit(pathlib.Path(folder), uri, int(events), float(rate), options)
-        return
     parser = argparse.ArgumentParser(prog="python -m tests.runners.kills", description=__doc__)
     parser.add_argument("--store", choices=[*SERVERS], default="redis")
     parser.add_argument("--kills", type=int, default=20)

@@ -18,6 +18,8 @@ import tempfile
 import threading
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import httpx
@@ -27,7 +29,7 @@ from tests.servers.process import absent, accepts, free_port, server, stop, wait
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Flink", "running_flink"]
+__all__ = ["Flink", "parent_of", "running_flink"]
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
 VERSION: Final = "1.19.1"
@@ -66,7 +68,7 @@ class Flink:
         folder: Its files.
         rest: The URL of its REST API.
         job_manager: The process; another after :meth:`restart_job_manager`.
-        task_managers: The processes that were started.
+        task_managers: The processes that run, as far as nobody has killed them.
         job_endpoint: Where Beam's job server is, as HOST:PORT.
     """
 
@@ -76,6 +78,7 @@ class Flink:
     home: pathlib.Path
     job_manager: subprocess.Popen[bytes]
     task_managers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def python(self) -> str:
@@ -136,6 +139,11 @@ class Flink:
         assert isinstance(found, list)
         return [each["id"] for each in found if each["status"] == state]
 
+    def cancel(self, job: str) -> None:
+        """End a job, and wait until it has ended."""
+        httpx.patch(f"{self.rest}/jobs/{job}?mode=cancel", timeout=60).raise_for_status()
+        wait_until(lambda: job in self.jobs("CANCELED"), "the job is cancelled", _UP_WITHIN_S)
+
     def workers(self) -> list[int]:
         """Return the SDK workers' processes, not those that watch over them."""
         found = []
@@ -146,14 +154,13 @@ class Flink:
                 continue  # it has ended
             if b"beam_agents.cli.sdk_worker" in words and words[0].startswith(str(self.home).encode()):
                 pid = int(stat.parent.name)
-                if _supervisor(pid) in self._watchers():
+                if parent_of(parent_of(pid)) in self._watchers():
                     found.append(pid)
         return found
 
     def start_task_manager(self) -> subprocess.Popen[bytes]:
-        """Start a TaskManager, and wait until the JobManager knows it."""
-        number = len(self.task_managers)
-        before = self._registered()
+        """Start a TaskManager, of which the JobManager will know soon."""
+        number = next(self._numbers)
         command = [
             *_java(self.folder, "-Xmx384m", "-XX:MaxDirectMemorySize=448m", jars=_flink_jars(self.home)),
             "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
@@ -161,7 +168,6 @@ class Flink:
         ]
         process = _start(command, self.folder, f"taskmanager-{number}", self.home)
         self.task_managers.append(process)
-        wait_until(lambda: self._registered() > before, "the TaskManager is registered", _UP_WITHIN_S)
         return process
 
     def restart_job_manager(self) -> None:
@@ -176,7 +182,8 @@ class Flink:
             for path in self.folder.glob("*.log")
         )
 
-    def _registered(self) -> int:
+    def registered(self) -> int:
+        """Return how many TaskManagers the JobManager knows."""
         found = self.ask("/overview").get("taskmanagers", 0)
         assert isinstance(found, int)
         return found
@@ -198,15 +205,13 @@ def _path() -> str:
     return os.pathsep.join(filter(None, [*map(str, ours), os.environ.get("PYTHONPATH")]))
 
 
-def _supervisor(pid: int) -> int:
-    """Return the TaskManager of a worker: its parent's parent."""
-    for _ in range(2):
-        try:
-            status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            return 0  # it has ended
-        pid = int(status.partition("PPid:")[2].split()[0])
-    return pid
+def parent_of(pid: int) -> int:
+    """Return the process that has started a process; 0 where it has ended."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("PPid:")[2].split()[0])
 
 
 def _home() -> pathlib.Path:
@@ -300,13 +305,15 @@ def _configuration(folder: pathlib.Path, settings: Mapping[str, str | int]) -> s
 
 
 @contextmanager
-def running_flink(folder: pathlib.Path, *, task_managers: int = 1, **settings: str | int) -> Iterator[Flink]:
+def running_flink(
+    folder: pathlib.Path, *, task_managers: int = 1, settings: Mapping[str, str | int] = MappingProxyType({})
+) -> Iterator[Flink]:
     """Run a cluster with a job server while the block runs.
 
     Args:
         folder: For its files.
         task_managers: How many there are at first.
-        settings: Of Flink's configuration, in the place of ours; two underscores stand for a dot.
+        settings: Of Flink's configuration, in the place of ours.
     """
     home = _home()
     rest_port, rpc_port, job_port, quorum_port = (free_port() for _ in range(4))
@@ -316,7 +323,6 @@ def running_flink(folder: pathlib.Path, *, task_managers: int = 1, **settings: s
         f"dataDir={folder / 'zookeeper'}\nclientPort={quorum_port}\nclientPortAddress=127.0.0.1\n"
         "admin.enableServer=false\ntickTime=2000\n"
     )
-    given = {key.replace("__", "."): value for key, value in settings.items()}
     addresses = {
         "rest.port": rest_port,
         "jobmanager.rpc.port": rpc_port,
@@ -327,7 +333,7 @@ def running_flink(folder: pathlib.Path, *, task_managers: int = 1, **settings: s
         "high-availability.jobmanager.port": rpc_port,
         "metrics.reporter.prom.port": 0,
     }
-    (folder / "conf" / "flink-conf.yaml").write_text(_configuration(folder, {**addresses, **given}))
+    (folder / "conf" / "flink-conf.yaml").write_text(_configuration(folder, {**addresses, **settings}))
     with ExitStack() as stack:
         quorum = [
             *_java(folder, "-Xmx64m", jars=_flink_jars(home)),
@@ -347,6 +353,7 @@ def running_flink(folder: pathlib.Path, *, task_managers: int = 1, **settings: s
         wait_until(lambda: bool(flink.ask("/overview")), "the JobManager is up", _UP_WITHIN_S)
         for _ in range(task_managers):
             flink.start_task_manager()
+        wait_until(lambda: flink.registered() == task_managers, "the TaskManagers are known", _UP_WITHIN_S)
         command = [
             *("java", "-Xmx384m", "-jar", flink.job_server_jar),
             *("--job-host=127.0.0.1", f"--job-port={job_port}", "--artifact-port=0", "--expansion-port=0"),
