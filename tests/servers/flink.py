@@ -162,7 +162,7 @@ class Flink:
         """Start a TaskManager, of which the JobManager will know soon."""
         number = next(self._numbers)
         command = [
-            *_java(self.folder, "-Xmx384m", "-XX:MaxDirectMemorySize=448m", jars=_flink_jars(self.home)),
+            *_java(self.folder, "-Xmx1g", "-XX:MaxDirectMemorySize=448m", jars=_flink_jars(self.home)),
             "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
             *("--configDir", str(self.folder / "conf")),
         ]
@@ -282,7 +282,7 @@ def _configuration(folder: pathlib.Path, settings: Mapping[str, str | int]) -> s
         "taskmanager.cpu.cores": 1,
         "taskmanager.memory.framework.heap.size": "128m",
         "taskmanager.memory.framework.off-heap.size": "128m",
-        "taskmanager.memory.task.heap.size": "256m",
+        "taskmanager.memory.task.heap.size": "896m",
         "taskmanager.memory.task.off-heap.size": "64m",
         "taskmanager.memory.network.min": "256m",
         "taskmanager.memory.network.max": "256m",
