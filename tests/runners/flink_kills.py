@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from beam_agents.demo.store import provision_store
 from tests.runners.kill_model import KillModel
 from tests.runners.stores import SERVERS, running_store
-from tests.servers.flink import parent_of, running_flink
-from tests.servers.process import wait_until
+from tests.servers.flink import running_flink
+from tests.servers.process import parent_of, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -160,7 +160,9 @@ class FlinkKillRun:
     def _kill(self, victim: FlinkVictim) -> None:
         flink = self._flink
         if victim is FlinkVictim.TASK_MANAGER:
-            (flink.task_managers.pop()).kill()
+            killed = flink.task_managers.pop()
+            killed.kill()
+            killed.wait()
             flink.start_task_manager()
         elif victim is FlinkVictim.JOB_MANAGER:
             flink.job_manager.kill()

@@ -27,9 +27,8 @@ from beam_agents.demo.store import provision_store
 from tests.runners.kill_model import KillModel
 from tests.runners.killed_job import COUNTERS, lines_of
 from tests.runners.stores import SERVERS, rows_of, running_store
-from tests.servers.flink import parent_of
 from tests.servers.prism import process_options, running_prism
-from tests.servers.process import wait_until
+from tests.servers.process import parent_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,9 @@ The short form of ``make kills-flink``.
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tests.runners.flink_kills import CLUSTER, FlinkKillRun, FlinkVictim
 from tests.runners.stores import running_store
 from tests.servers.flink import running_flink
+from tests.servers.process import parent_of
 
 if TYPE_CHECKING:
     import pathlib
@@ -31,3 +34,11 @@ def test_a_job_whose_cluster_is_killed_goes_on_from_its_checkpoints(tmp_path: pa
     for victim in victims:
         assert run.counts[victim.value] == 1
     assert run.counts["outputs in all"] >= run.counts["events"] == 150
+
+
+def test_what_has_ended_has_no_parent_to_be_killed() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert parent_of(process.pid) == os.getpid()
+        process.kill()
+    with pytest.raises(OSError, match="No such"):
+        parent_of(process.pid)

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_agents.cli.sdk_worker import provided
 from tests.servers.prism import WORKER, Prism, running_prism
-from tests.servers.process import free_port, wait_until
+from tests.servers.process import free_port, parent_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,8 +119,7 @@ def test_sigterm_ends_a_worker_and_its_target_is_gone(
     with job(own_prism, folder) as process:
         wait_until(lambda: bool(list(folder.glob("waits.*"))), "the job is at work", 120)
         (worker,) = own_prism.workers()
-        status = pathlib.Path(f"/proc/{worker}/status").read_text()
-        watcher = int(status.partition("PPid:")[2].split()[0])
+        watcher = parent_of(worker)
         assert len(list((folder / "targets").glob("*.json"))) == 1
         os.kill(watcher if who == "watcher" else worker, signal.SIGTERM)
         wait_until(lambda: not pathlib.Path(f"/proc/{watcher}").exists(), "the process has ended")

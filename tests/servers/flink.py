@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from tests.servers.process import absent, accepts, free_port, server, stop, wait_until
+from tests.servers.process import absent, accepts, free_port, parent_of, server, stop, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Flink", "parent_of", "running_flink"]
+__all__ = ["Flink", "running_flink"]
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
 VERSION: Final = "1.19.1"
@@ -146,16 +146,15 @@ class Flink:
 
     def workers(self) -> list[int]:
         """Return the SDK workers' processes, not those that watch over them."""
-        found = []
+        found, task_managers = [], {process.pid for process in self.task_managers}
         for stat in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            pid = int(stat.parent.name)
             try:
                 words = stat.read_bytes().split(b"\0")
+                if b"beam_agents.cli.sdk_worker" in words and parent_of(parent_of(pid)) in task_managers:
+                    found.append(pid)
             except OSError:
                 continue  # it has ended
-            if b"beam_agents.cli.sdk_worker" in words and words[0].startswith(str(self.home).encode()):
-                pid = int(stat.parent.name)
-                if parent_of(parent_of(pid)) in self._watchers():
-                    found.append(pid)
         return found
 
     def start_task_manager(self) -> subprocess.Popen[bytes]:
@@ -188,9 +187,6 @@ class Flink:
         assert isinstance(found, int)
         return found
 
-    def _watchers(self) -> set[int]:
-        return {process.pid for process in self.task_managers}
-
     def _worker(self) -> pathlib.Path:
         """Write the command that a TaskManager starts."""
         path = self.folder / "worker"
@@ -203,15 +199,6 @@ def _path() -> str:
     """Return where Python finds the checkout, and what its caller has it find."""
     ours = [ROOT, ROOT / "telemetry", ROOT / "dashboards"]
     return os.pathsep.join(filter(None, [*map(str, ours), os.environ.get("PYTHONPATH")]))
-
-
-def parent_of(pid: int) -> int:
-    """Return the process that has started a process; 0 where it has ended."""
-    try:
-        status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return int(status.partition("PPid:")[2].split()[0])
 
 
 def _home() -> pathlib.Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import socket
 import time
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +21,7 @@ __all__ = [
     "accepts",
     "free_port",
     "in_ci",
+    "parent_of",
     "server",
     "stop",
     "unavailable",
@@ -48,6 +50,16 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, f"it never came to be that {what}"
         time.sleep(0.01)
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that has started a process, on Linux.
+
+    Raises:
+        OSError: It has ended. No number stands for that: to kill process 0 is to kill one's own group.
+    """
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
 
 
 def in_ci() -> bool:
