@@ -15,7 +15,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.io.textio import WriteToText
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.runners.runner import PipelineState, create_runner
+from apache_beam.runners.runner import PipelineState
 
 from beam_agents.cli.interrupts import interruptible, uninterrupted
 from beam_agents.cli.lines import (
@@ -191,9 +191,9 @@ def _run_pipeline(
     was_interrupted: Callable[[], bool],
 ) -> None:
     options = PipelineOptions([f"--runner={job.runner}", *job.options])
-    keep_order(create_runner(job.runner), options)
     try:
         pipeline = beam.Pipeline(options=options)
+        keep_order(pipeline.runner, pipeline.options)
         _build(pipeline, job, run_id, *files)
         state = pipeline.run().wait_until_finish()
     except BaseException as error:

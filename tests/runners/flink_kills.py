@@ -4,29 +4,31 @@
 
 Flink goes back to the last checkpoint, again and again, and the job goes on; whatever was a process of the
 cluster is started again, as Kubernetes or systemd would. The job is submitted once.
+
+It fails in about one run of three: an entity expires right after a restart, before the events that it should
+have had first. Why is not known.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import pathlib
-import random
-import tempfile
-import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from beam_agents.demo.store import provision_store
 from tests.runners.kill_model import KillModel
-from tests.runners.stores import SERVERS, running_store
+from tests.runners.kill_program import kill_program
 from tests.servers.flink import running_flink
 from tests.servers.process import parent_of, wait_until
 
 if TYPE_CHECKING:
+    import pathlib
+    import random
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tests.servers.flink import Flink
 
@@ -94,16 +96,12 @@ class FlinkKillRun:
             "--shutdown_sources_after_idle_ms=-1",
         )
         submitter = self._submit(folder, self._model.uri, self._rate, options)
-        failures: list[BaseException] = []
-        killer = threading.Thread(target=self._kill_all, args=(victims, failures))
         try:
             wait_until(lambda: bool(self._flink.jobs()) or submitter.poll() is not None, "it runs", WITHIN_S)
             (self._job,) = self._flink.jobs()
             wait_until(lambda: self._checkpoints() > 0, "there is a checkpoint", WITHIN_S)
-            killer.start()
-            self._watch(folder, killer, failures)
-            killer.join(WITHIN_S)
-            assert not failures, failures
+            with ThreadPoolExecutor(1) as killer:
+                self._watch(folder, killer.submit(self._kill_all, victims))
             self.counts["checkpoints since the last JobManager's start"] = self._checkpoints()
             self._flink.cancel(self._job)
             wait_until(lambda: not self._flink.workers(), "the workers have ended", WITHIN_S)
@@ -132,30 +130,29 @@ class FlinkKillRun:
             log=folder.with_suffix(".log"),
         )
 
-    def _watch(self, folder: pathlib.Path, killer: threading.Thread, failures: list[BaseException]) -> None:
+    def _watch(self, folder: pathlib.Path, kills: Future[None]) -> None:
         """Look at the store until all has been done and written, and all have been killed."""
         deadline = time.monotonic() + WITHIN_S + len(self._model.written) / self._rate
-        while killer.is_alive() or not self._is_over(folder):
-            assert not failures, failures
+        while not (kills.done() and self._is_over(folder)):
+            if kills.done():
+                kills.result()
             assert time.monotonic() < deadline, f"{dict(self.counts)}\n{self._said()}"
             self._model.check_store([folder])
             time.sleep(LOOK_EVERY_S)
+        kills.result()
 
     def _is_over(self, folder: pathlib.Path) -> bool:
         return len(self._model.done([folder])) == len(self._model.written) and self._model.is_whole()
 
-    def _kill_all(self, victims: Sequence[FlinkVictim], failures: list[BaseException]) -> None:
+    def _kill_all(self, victims: Sequence[FlinkVictim]) -> None:
         """Kill each at its moment, or as soon as it is there again."""
         lasts_s = len(self._model.written) / self._rate
         moments = sorted(self._rng.uniform(0, lasts_s) for _ in victims)
         started = time.monotonic()
-        try:
-            for moment, victim in zip(moments, victims, strict=True):
-                time.sleep(max(0.0, started + moment - time.monotonic()))
-                self._kill(victim)
-                self.counts[victim.value] += 1
-        except BaseException as failure:  # noqa: BLE001 - raised where the run is watched
-            failures.append(failure)
+        for moment, victim in zip(moments, victims, strict=True):
+            time.sleep(max(0.0, started + moment - time.monotonic()))
+            self._kill(victim)
+            self.counts[victim.value] += 1
 
     def _kill(self, victim: FlinkVictim) -> None:
         flink = self._flink
@@ -193,33 +190,13 @@ class FlinkKillRun:
         return "\n".join([*logs, self._flink.log()])
 
 
-def run_kills(folder: pathlib.Path, store: str, seed: int, kills: int, events: int, rate: float) -> None:
-    """Run with a store and a cluster of its own, and print the seed and the counts."""
-    print(f"{store}: seed {seed}, {kills} kills", flush=True)  # noqa: T201 - what this program is for
-    rng = random.Random(seed)
-    victims = [*FlinkVictim] * -(-kills // len(FlinkVictim))
-    rng.shuffle(victims)
-    with running_store(store, folder) as uri, running_flink(folder / "flink", settings=CLUSTER) as flink:
-        started = time.monotonic()
-        run = FlinkKillRun(folder, flink, uri, rng, events=events, rate=rate)
-        try:
-            run.run(victims[:kills])
-        finally:
-            print(f"{store}: {time.monotonic() - started:.0f} s, {dict(run.counts)}")  # noqa: T201 - as above
-
-
-def main() -> None:
-    """Run ``python -m tests.runners.flink_kills``."""
-    parser = argparse.ArgumentParser(prog="python -m tests.runners.flink_kills", description=__doc__)
-    parser.add_argument("--store", choices=[*SERVERS], default="redis")
-    parser.add_argument("--kills", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--events", type=int, default=3_000)
-    parser.add_argument("--rate", type=float, default=5.0)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="beam-agents-kills-") as folder:
-        run_kills(pathlib.Path(folder), given.store, given.seed, given.kills, given.events, given.rate)
+@contextmanager
+def _over_a_cluster(
+    folder: pathlib.Path, uri: str, rng: random.Random, events: int, rate: float
+) -> Iterator[FlinkKillRun]:
+    with running_flink(folder / "flink", settings=CLUSTER) as flink:
+        yield FlinkKillRun(folder, flink, uri, rng, events=events, rate=rate)
 
 
 if __name__ == "__main__":
-    main()
+    kill_program(__spec__.name, __doc__, FlinkVictim, _over_a_cluster, kills=24, events=3_000, rate=5.0)

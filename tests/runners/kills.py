@@ -10,14 +10,11 @@ what was out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from enum import Enum
@@ -25,12 +22,14 @@ from typing import TYPE_CHECKING
 
 from beam_agents.demo.store import provision_store
 from tests.runners.kill_model import KillModel
+from tests.runners.kill_program import kill_program
 from tests.runners.killed_job import COUNTERS, lines_of
-from tests.runners.stores import SERVERS, rows_of, running_store
+from tests.runners.stores import rows_of
 from tests.servers.prism import process_options, running_prism
 from tests.servers.process import parent_of, wait_until
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Sequence
     from typing import Self
 
@@ -243,32 +242,13 @@ def _runs(pid: int) -> bool:
     return pathlib.Path(f"/proc/{pid}").exists()
 
 
-def run_kills(folder: pathlib.Path, store: str, seed: int, kills: int, events: int, rate: float) -> None:
-    """Run with a store of its own, and print the seed and the counts."""
-    print(f"{store}: seed {seed}, {kills} kills", flush=True)  # noqa: T201 - what this program is for
-    started = time.monotonic()
-    rng = random.Random(seed)
-    victims = [*Victim] * -(-kills // len(Victim))
-    rng.shuffle(victims)
-    with running_store(store, folder) as uri, KillRun(folder, uri, rng, events=events, rate=rate) as run:
-        try:
-            run.run(victims[:kills])
-        finally:
-            print(f"{store}: {time.monotonic() - started:.0f} s, {dict(run.counts)}")  # noqa: T201 - as above
-
-
-def main() -> None:
-    """Run ``python -m tests.runners.kills``."""
-    parser = argparse.ArgumentParser(prog="python -m tests.runners.kills", description=__doc__)
-    parser.add_argument("--store", choices=[*SERVERS], default="redis")
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--events", type=int, default=1_000)
-    parser.add_argument("--rate", type=float, default=40.0)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="beam-agents-kills-") as folder:
-        run_kills(pathlib.Path(folder), given.store, given.seed, given.kills, given.events, given.rate)
-
-
 if __name__ == "__main__":
-    main()
+    kill_program(
+        __spec__.name,
+        __doc__,
+        Victim,
+        lambda folder, uri, rng, events, rate: KillRun(folder, uri, rng, events=events, rate=rate),
+        kills=20,
+        events=1_000,
+        rate=40.0,
+    )

@@ -13,9 +13,7 @@ from tests.runners.stores import SERVERS, rows_of, running_store
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable
 
-    from beam_agents.memory.stores.contract import StoreRow
     from tests.servers.flink import Flink
     from tests.servers.prism import Prism
 
@@ -25,46 +23,32 @@ def outputs_of(folder: pathlib.Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in sorted((folder / OUTPUTS).read_bytes().splitlines())]
 
 
-@pytest.fixture
-def compare(tmp_path: pathlib.Path) -> Callable[[pathlib.Path, list[StoreRow]], None]:
+def compare(folder: pathlib.Path, uri: str) -> None:
     """Hold a run's outputs and its store's rows against those of the embedded runner."""
-
-    def compare(folder: pathlib.Path, rows: list[StoreRow]) -> None:
-        here = f"sqlite+aiosqlite:///{tmp_path}/here.sqlite"
-        provision_store(here)
-        run_flights(tmp_path / "embedded", here)
-        assert outputs_of(folder) == outputs_of(tmp_path / "embedded")
-        assert [(row.entity_key, row.key, row.seq, row.rec) for row in rows] == [
-            (row.entity_key, row.key, row.seq, row.rec) for row in rows_of(here)
-        ]
-        assert len(rows) > 1_500
-
-    return compare
+    rows, embedded = rows_of(uri), folder.with_name("embedded")
+    here = f"sqlite+aiosqlite:///{embedded}.sqlite"
+    provision_store(here)
+    run_flights(embedded, here)
+    assert outputs_of(folder) == outputs_of(embedded)
+    assert [(row.entity_key, row.key, row.seq, row.rec) for row in rows] == [
+        (row.entity_key, row.key, row.seq, row.rec) for row in rows_of(here)
+    ]
+    assert len(rows) > 1_500
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_prism(
-    server: str,
-    prism: Prism,
-    tmp_path: pathlib.Path,
-    compare: Callable[[pathlib.Path, list[StoreRow]], None],
-) -> None:
+def test_prism(server: str, prism: Prism, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "prism"
     with running_store(server, tmp_path) as uri:
         run_flights(folder, uri, "prism", prism.options)
-        compare(folder, rows_of(uri))
+        compare(folder, uri)
 
 
 @pytest.mark.xdist_group("flink")
 @pytest.mark.parametrize("server", SERVERS)
-def test_flink(
-    server: str,
-    flink: Flink,
-    tmp_path: pathlib.Path,
-    compare: Callable[[pathlib.Path, list[StoreRow]], None],
-) -> None:
+def test_flink(server: str, flink: Flink, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "flink"
     with running_store(server, tmp_path) as uri:
         job = ("tests.runners.flights_job", str(folder), uri, *flink.options())
         flink.done(*job, log=tmp_path / "submit.log")
-        compare(folder, rows_of(uri))
+        compare(folder, uri)

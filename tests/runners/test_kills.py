@@ -5,13 +5,16 @@ The short form of ``make kills``.
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.runners.kills import KillRun, Victim
 from tests.runners.stores import running_store
+from tests.servers.process import parent_of
 
 if TYPE_CHECKING:
     import pathlib
@@ -33,3 +36,11 @@ def test_a_job_that_is_killed_and_submitted_again(
     for victim in victims:
         assert run.counts[victim.value] == 1
     assert run.counts["stale in the last job"] > 0
+
+
+def test_what_has_ended_has_no_parent_to_be_killed() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert parent_of(process.pid) == os.getpid()
+        process.kill()
+    with pytest.raises(OSError, match="No such"):
+        parent_of(process.pid)

@@ -50,7 +50,8 @@ class StoreModel:
         """Check all rows of the store, and return how many of them no committed activation wrote."""
         found = {row.row_id: row for row in rows}
         for row_id, row in found.items():
-            assert self._attempted.get((row_id, row.seq)) == row, "a row that nobody wrote"
+            wrote = self._attempted.get((row_id, row.seq))
+            assert wrote == row, f"a row that nobody wrote: {row}, but {wrote}"
             assert row.seq >= self._found_seqs.get(row_id, 0), "a row's seq went back"
             self._found_seqs[row_id] = row.seq
         for row_id, row in self._committed.items():

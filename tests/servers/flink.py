@@ -37,17 +37,11 @@ _LOGGING: Final = ("log4j-api", "log4j-core", "log4j-slf4j-impl", "log4j-1.2-api
 _UP_WITHIN_S: Final = 180.0
 _DONE_WITHIN_S: Final = 600.0
 
-# As the distribution's own configuration has them for Java 17.
+# As the distribution's own configuration has them for Java 17; what it opens is in the job server's pom.xml.
 _EXPORTS: Final = (
     "java.base/sun.net.util",
     "java.rmi/sun.rmi.registry",
     "java.security.jgss/sun.security.krb5",
-)
-_OPENS: Final = (
-    *("java.base/java.lang", "java.base/java.net", "java.base/java.io", "java.base/java.nio"),
-    *("java.base/sun.nio.ch", "java.base/java.lang.reflect", "java.base/java.text", "java.base/java.time"),
-    *("java.base/java.util", "java.base/java.util.concurrent", "java.base/java.util.concurrent.atomic"),
-    "java.base/java.util.concurrent.locks",
 )
 _PROMETHEUS: Final = "org.apache.flink.metrics.prometheus"
 _LOG4J: Final = """\
@@ -70,6 +64,7 @@ class Flink:
         job_manager: The process; another after :meth:`restart_job_manager`.
         task_managers: The processes that run, as far as nobody has killed them.
         job_endpoint: Where Beam's job server is, as HOST:PORT.
+        home: Where all of it is installed.
     """
 
     folder: pathlib.Path
@@ -99,9 +94,9 @@ class Flink:
         config = {"command": str(self._worker()), "env": {"PYTHONPATH": path, **variables}}
         return ["--environment_type=PROCESS", f"--environment_config={json.dumps(config)}"]
 
-    def options(self, **variables: str) -> list[str]:
-        """Return Beam's options for a streaming job on this cluster, with these variables for its workers."""
-        return [f"--job_endpoint={self.job_endpoint}", *self.environment(**variables), "--streaming"]
+    def options(self) -> list[str]:
+        """Return Beam's options for a streaming job on this cluster."""
+        return [f"--job_endpoint={self.job_endpoint}", *self.environment(), "--streaming"]
 
     def start(self, module: str, *arguments: str, log: pathlib.Path) -> subprocess.Popen[bytes]:
         """Start a module that submits a job, on the SDK of the job server's version.
@@ -157,7 +152,7 @@ class Flink:
                 continue  # it has ended
         return found
 
-    def start_task_manager(self) -> subprocess.Popen[bytes]:
+    def start_task_manager(self) -> None:
         """Start a TaskManager, of which the JobManager will know soon."""
         number = next(self._numbers)
         command = [
@@ -165,9 +160,7 @@ class Flink:
             "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
             *("--configDir", str(self.folder / "conf")),
         ]
-        process = _start(command, self.folder, f"taskmanager-{number}", self.home)
-        self.task_managers.append(process)
-        return process
+        self.task_managers.append(_start(command, self.folder, f"taskmanager-{number}", self.home))
 
     def restart_job_manager(self) -> None:
         """Start another JobManager in the place of one that was killed; it recovers what ZooKeeper has."""
@@ -201,13 +194,17 @@ def _path() -> str:
     return os.pathsep.join(filter(None, [*map(str, ours), os.environ.get("PYTHONPATH")]))
 
 
+def _of_pom(name: str) -> str:
+    """Return what an element of the job server's pom.xml holds."""
+    found = re.search(f"<{re.escape(name)}>(.*?)<", (ROOT / ".ci" / "flink" / "pom.xml").read_text())
+    assert found is not None
+    return found[1]
+
+
 def _home() -> pathlib.Path:
     """Return where ``.ci/install-flink`` has put all of it."""
-    text = (ROOT / ".ci" / "flink" / "pom.xml").read_text()
-    version = re.search(r"<beam.version>(.*?)<", text)
-    assert version is not None
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    home = cache / "beam-agents" / f"flink-{VERSION}-beam-{version[1]}"
+    home = cache / "beam-agents" / f"flink-{VERSION}-beam-{_of_pom('beam.version')}"
     parts = ("dist", "job-server/job-server.jar", "sdk/pyproject.toml")
     if not all((home / part).exists() for part in parts):
         absent("Flink with Beam's job server (.ci/install-flink has them)")
@@ -227,7 +224,7 @@ def _java(folder: pathlib.Path, *options: str, jars: Sequence[pathlib.Path]) -> 
     return [
         "java",
         *(f"--add-exports={each}=ALL-UNNAMED" for each in _EXPORTS),
-        *(f"--add-opens={each}=ALL-UNNAMED" for each in _OPENS),
+        *(f"--add-opens={each}=ALL-UNNAMED" for each in _of_pom("Add-Opens").split()),
         f"-Dlog4j.configurationFile={folder / 'conf' / 'log4j.properties'}",
         *options,
         *("-cp", os.pathsep.join(map(str, jars))),
