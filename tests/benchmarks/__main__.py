@@ -1,19 +1,23 @@
 """``make bench``: what the runtime costs, as ratios measured side by side in one run.
 
-pyperf runs each workload in processes of its own; this program then puts the medians into ratios, each next
-to its goal, writes all of it as JSON and prints it as a table.
+What telemetry costs is timed in turn, a few hundred activations with each set of plugins at a time: each
+round has ratios of its own, and their medians count. pyperf runs each of the other workloads in processes of
+its own. All of it becomes ratios, each next to its goal, as JSON and as a table.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import platform
+import statistics
 import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyperf
+import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -21,10 +25,14 @@ from rich.table import Table
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from tests.benchmarks import telemetry, workloads
+from tests.benchmarks.ratios import Ratio, compare
+from tests.servers import hostile
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.benchmarks.interleaved import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,100 +51,90 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """Two workloads compared.
+class LoadOf:
+    """The machine's load around a comparison.
 
     Attributes:
-        what: What the comparison shows.
-        numerator: A workload.
-        denominator: Another.
-        goal: The ratio should not be above it; None for no goal.
-        less: What is taken off the numerator; empty for nothing.
+        what: The comparison.
+        before: The load averages over 1, 5 and 15 minutes at its start.
+        after: The same at its end.
     """
 
     what: str
-    numerator: str
-    denominator: str
-    goal: float | None = None
-    less: str = ""
+    before: Load
+    after: Load
 
+
+MIN_ROUNDS = 2
 
 KIB = (1, 64, 512, 1_000)
 
-WORKLOADS = (
-    Workload("cross-thread round trip", workloads.cross_thread_round_trip),
-    Workload("activation, no-op", workloads.activation(workloads.do_nothing, ())),
-    *(
-        Workload(f"no-op, {plugins}", telemetry.activation(workloads.do_nothing, plugins))
-        for plugins in telemetry.PLUGINS
-    ),
-    *(
+PIPELINES = {
+    "pipeline, hand-written": workloads.hand_written,
+    "pipeline, RunAgent": workloads.run_agent(()),
+    "pipeline, RunAgent, Beam metrics": workloads.run_agent(("beam",)),
+}
+
+
+def workloads_with(elements: int) -> tuple[Workload, ...]:
+    """Return what pyperf times, pipelines with so many elements."""
+    return (
+        Workload("cross-thread round trip", workloads.cross_thread_round_trip),
+        Workload("activation, no-op", workloads.activation(workloads.do_nothing)),
+        *(
+            Workload(
+                f"activation, memory {kib} KiB",
+                workloads.activation(workloads.count, workloads.memory_of(kib)),
+            )
+            for kib in (*KIB[:1], 100, *KIB[1:])
+        ),
         Workload(
-            f"3 rows to {store}, {plugins}",
-            telemetry.activation(workloads.remember_and_save, plugins, store),
-        )
-        for store in ("sqlite", "redis")
-        for plugins in telemetry.PLUGINS
-    ),
-    *(
+            "activation, ring of 64", workloads.activation(workloads.append_short, workloads.ring_of(64))
+        ),
         Workload(
-            f"no-op, every trace, collector {kind}",
-            telemetry.activation(workloads.do_nothing, "all, traces at 100 %", collector=kind),
-        )
-        for kind in telemetry.COLLECTORS
-    ),
-    Workload("the SDK's own spans", telemetry.bare_sdk),
-    *(
-        Workload(
-            f"activation, memory {kib} KiB",
-            workloads.activation(workloads.count, (), workloads.memory_of(kib)),
-        )
-        for kib in (*KIB[:1], 100, *KIB[1:])
-    ),
-    Workload(
-        "activation, ring of 64", workloads.activation(workloads.append_short, (), workloads.ring_of(64))
-    ),
-    Workload(
-        "activation, ring of 4096", workloads.activation(workloads.append_long, (), workloads.ring_of(4_096))
-    ),
-    Workload("append, ring of 64", workloads.facade_append(64)),
-    Workload("append, ring of 4096", workloads.facade_append(4_096)),
-    Workload(
-        "pipeline, hand-written", workloads.pipeline(workloads.hand_written), workloads.PIPELINE_ELEMENTS
-    ),
-    Workload("pipeline, RunAgent", workloads.pipeline(workloads.run_agent(())), workloads.PIPELINE_ELEMENTS),
-    Workload(
-        "pipeline, RunAgent, Beam metrics",
-        workloads.pipeline(workloads.run_agent(("beam",))),
-        workloads.PIPELINE_ELEMENTS,
-    ),
-)
+            "activation, ring of 4096", workloads.activation(workloads.append_long, workloads.ring_of(4_096))
+        ),
+        Workload("append, ring of 64", workloads.facade_append(64)),
+        Workload("append, ring of 4096", workloads.facade_append(4_096)),
+        *(Workload(name, workloads.pipeline(step, elements), elements) for name, step in PIPELINES.items()),
+    )
+
 
 RATIOS = (
     Ratio("no-op activation", "activation, no-op", "cross-thread round trip", 0.65),
-    Ratio("no-op with Beam metrics", "no-op, Beam", "no-op, off"),
-    Ratio("no-op with Beam and Prometheus", "no-op, Beam, Prometheus", "no-op, off", 1.1),
-    Ratio("no-op with everything", "no-op, all, traces at 1 %", "no-op, off", 1.15),
-    Ratio("no-op with every trace", "no-op, all, traces at 100 %", "no-op, off"),
+    *(
+        Ratio(what, telemetry.no_op(plugins), telemetry.no_op(telemetry.OFF), goal)
+        for what, plugins, goal in (
+            ("no-op with Beam metrics", telemetry.BEAM, None),
+            ("no-op with Beam and Prometheus", telemetry.BEAM_PROMETHEUS, 1.1),
+            ("no-op with everything", telemetry.SOME_TRACES, 1.15),
+            ("no-op with every trace", telemetry.EVERY_TRACE, None),
+        )
+    ),
     Ratio(
         "… what kept traces add, to the SDK's own price",
-        "no-op, all, traces at 100 %",
-        "the SDK's own spans",
+        telemetry.no_op(telemetry.EVERY_TRACE),
+        telemetry.SDK,
         1.0,
-        less="no-op, all, traces at 1 %",
+        less=telemetry.no_op(telemetry.SOME_TRACES),
     ),
     # By one that answers at once, telemetry costs what it costs by itself.
     *(
         Ratio(
             f"every trace, a collector that is {kind}",
-            f"no-op, every trace, collector {kind}",
-            "no-op, all, traces at 100 %",
+            telemetry.harmed_by(kind),
+            telemetry.beside(kind),
             1.05,
         )
-        for kind in telemetry.COLLECTORS
+        for kind in hostile.KINDS
     ),
     *(
-        Ratio(f"3 rows to {store}", f"3 rows to {store}, {plugins}", f"3 rows to {store}, off", goal)
+        Ratio(
+            f"3 rows to {store}",
+            telemetry.saving(store, plugins),
+            telemetry.saving(store, telemetry.OFF),
+            goal,
+        )
         for store, goal in (("sqlite", None), ("redis", 1.4))
         for plugins in list(telemetry.PLUGINS)[1:]
     ),
@@ -155,53 +153,92 @@ RATIOS = (
 def main() -> None:
     """Time everything, or, in pyperf's worker processes, one thing."""
     runner = pyperf.Runner(values=3, processes=3, add_cmdline_args=_pass_on)
-    runner.argparser.add_argument("--json", type=pathlib.Path, help="where the results go")
+    add = runner.argparser.add_argument
+    add("--json", type=pathlib.Path, help="where the results go")
+    add("--elements", type=int, default=20_000, help="elements of a pipeline")
+    add(
+        "--rounds",
+        type=int,
+        help="rounds of what is timed in turn; else each comparison has its own number",
+    )
+    add("--per-round", type=int, help="activations of a round, likewise")
     arguments = runner.parse_args()
-    medians: dict[str, float] = {}
-    spreads: dict[str, float] = {}
-    for workload in WORKLOADS:
+    if arguments.rounds is not None and arguments.rounds < MIN_ROUNDS:
+        runner.argparser.error(f"--rounds must be at least {MIN_ROUNDS}: quartiles need as many")
+    console = Console()
+    before = os.getloadavg()
+    apart: dict[str, Sequence[float]] = {}
+    for workload in workloads_with(arguments.elements):
         timed = runner.bench_time_func(workload.name, workload.run, inner_loops=workload.per_loop)
         if timed is not None and not arguments.worker:
-            medians[workload.name] = timed.median()
-            spreads[workload.name] = timed.stdev() if timed.get_nvalue() > 1 else 0.0
+            apart[workload.name] = timed.get_values()
     if arguments.worker:
         return
-    _report(medians, spreads, arguments.json)
+    loads = [LoadOf("what pyperf times", before, os.getloadavg())]
+    in_turn: dict[str, Sequence[float]] = {}
+    for comparison in telemetry.COMPARISONS:
+        try:
+            sides = comparison.time(arguments.rounds, arguments.per_round)
+        except pytest.skip.Exception as absent:
+            console.print(f"{comparison.name}: skipped, {absent}")
+            continue
+        in_turn.update(sides.seconds)
+        loads.append(LoadOf(comparison.name, sides.load_before, sides.load_after))
+        console.print(f"{comparison.name}: timed in turn")
+    _report(console, in_turn, apart, loads, arguments.json)
 
 
 def _pass_on(command: list[str], arguments: argparse.Namespace) -> None:
     """Give the workers what only this program understands."""
-    if arguments.json is not None:
-        command.extend(("--json", str(arguments.json)))
+    command.extend(("--elements", str(arguments.elements)))
 
 
-def _formula(ratio: Ratio) -> str:
-    numerator = f"({ratio.numerator} - {ratio.less})" if ratio.less else ratio.numerator
-    return f"{numerator} ÷ {ratio.denominator}"
-
-
-def _report(medians: dict[str, float], spreads: dict[str, float], path: pathlib.Path | None) -> None:
-    console = Console()
+def _report(
+    console: Console,
+    in_turn: Mapping[str, Sequence[float]],
+    apart: Mapping[str, Sequence[float]],
+    loads: Sequence[LoadOf],
+    path: pathlib.Path | None,
+) -> None:
+    seconds = {
+        name: {
+            "median_s": statistics.median(values),
+            "stdev_s": statistics.stdev(values) if len(values) > 1 else 0.0,
+        }
+        for name, values in {**apart, **in_turn}.items()
+    }
     figures = Table("workload", "median µs", "± µs", title="one element")
-    for name, median in medians.items():
-        figures.add_row(name, f"{median * 1e6:.1f}", f"{spreads[name] * 1e6:.1f}")
+    for name, times in seconds.items():
+        figures.add_row(name, *(f"{each * 1e6:.1f}" for each in times.values()))
     console.print(figures)
-    compared = Table("comparison", "ratio", "goal", "", title="side by side")
+    around = Table("comparison", "before", "after", title="the machine's load, over a minute")
+    for load in loads:
+        around.add_row(load.what, f"{load.before[0]:.2f}", f"{load.after[0]:.2f}")
+    console.print(around)
+    table = Table("comparison", "ratio", "quartiles", "goal", "", title="side by side")
     ratios = []
     for ratio in RATIOS:
-        value = (medians[ratio.numerator] - medians.get(ratio.less, 0.0)) / medians[ratio.denominator]
-        verdict = "" if ratio.goal is None else "met" if value <= ratio.goal else "missed"
-        goal = "" if ratio.goal is None else f"≤ {ratio.goal:g}"
-        compared.add_row(f"{ratio.what}: {_formula(ratio)}", f"{value:.2f}", goal, verdict)
-        ratios.append({**asdict(ratio), "ratio": value, "verdict": verdict})
-    console.print(compared)
+        if not ratio.names <= seconds.keys():
+            continue
+        compared = compare(ratio, in_turn, apart)
+        table.add_row(
+            f"{ratio.what}: {ratio.formula}",
+            f"{compared.ratio:.2f}",
+            " to ".join(f"{each:.2f}" for each in compared.quartiles or ()),
+            "" if ratio.goal is None else f"≤ {ratio.goal:g}",
+            compared.verdict,
+        )
+        ratios.append({**asdict(ratio), **asdict(compared)})
+    console.print(table)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        machine = {"python": platform.python_version(), "platform": platform.platform()}
-        seconds = {name: {"median_s": medians[name], "stdev_s": spreads[name]} for name in medians}
-        path.write_text(
-            json.dumps({"machine": machine, "workloads": seconds, "ratios": ratios}, indent=2) + "\n"
-        )
+        results = {
+            "machine": {"python": platform.python_version(), "platform": platform.platform()},
+            "loads": [asdict(each) for each in loads],
+            "workloads": seconds,
+            "ratios": ratios,
+        }
+        path.write_text(json.dumps(results, indent=2) + "\n")
         console.print(f"written to {path}")
 
 

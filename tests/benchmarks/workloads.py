@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 START_MS = 1_700_000_000_000
 KEY = b"key"
-PIPELINE_ELEMENTS = 20_000
 PIPELINE_KEYS = 1_000
 ROWS = 3
 ROW_BYTES = 256
@@ -129,33 +128,57 @@ def tracked_by_beam() -> Iterator[None]:
         statesampler.set_current_tracker(None)
 
 
-def activation(
+class Driven:
+    """An agent's DoFn that is driven directly, one element of one key after the other.
+
+    Attributes:
+        dofn: The DoFn.
+    """
+
+    def __init__(self, dofn: AgentDoFn, memory: bytes | None) -> None:
+        self.dofn = dofn
+        self._cells = (DictCell(), DictCell(memory), DictCell(), DictTimer())
+        # The first activation writes the control cell, which says that there is a memory.
+        if memory is not None:
+            self._cells[0].value = _control_for(memory)
+        self._last_ms = START_MS
+
+    def run(self, loops: int) -> float:
+        """Run so many activations and return the seconds."""
+        first_ms, self._last_ms = self._last_ms + 1, self._last_ms + loops
+        elements = [(KEY, event(KEY, b"", time_ms=each)) for each in range(first_ms, self._last_ms + 1)]
+        process, cells = self.dofn.process, self._cells
+        started = time.perf_counter()
+        for element in elements:
+            process(element, MIN_TIMESTAMP, *cells)
+        return time.perf_counter() - started
+
+
+@contextmanager
+def driven(
     agent: object,
     telemetry: tuple[str, ...],
     memory: bytes | None = None,
     longterm_memory: str | None = None,
-) -> Callable[[int], float]:
-    """Return what drives an agent's DoFn directly, one element of one key after the other."""
+) -> Iterator[Driven]:
+    """Have an agent's DoFn in the middle of a bundle while the block runs."""
+    config = AgentConfig(telemetry=telemetry, compactor=None, longterm_memory=longterm_memory)
+    dofn = make_dofn(agent, config, name="bench", pipeline="bench", run_id=uuid.uuid4().hex)  # type: ignore[arg-type]  # any of the agents above
+    assert isinstance(dofn, AgentDoFn)
+    dofn.setup()
+    try:
+        dofn.start_bundle()
+        yield Driven(dofn, memory)
+    finally:
+        dofn.teardown()
+
+
+def activation(agent: object, memory: bytes | None = None) -> Callable[[int], float]:
+    """Return what drives an agent's DoFn, without telemetry."""
 
     def run(loops: int) -> float:
-        config = AgentConfig(telemetry=telemetry, compactor=None, longterm_memory=longterm_memory)
-        dofn = make_dofn(agent, config, name="bench", pipeline="bench", run_id=uuid.uuid4().hex)  # type: ignore[arg-type]  # any of the agents above
-        assert isinstance(dofn, AgentDoFn)
-        cells = (DictCell(), DictCell(memory), DictCell(), DictTimer())
-        dofn.setup()
-        dofn.start_bundle()
-        # The first activation writes the control cell, which says that there is a memory.
-        if memory is not None:
-            cells[0].value = _control_for(memory)
-        elements = [(KEY, event(KEY, b"", time_ms=START_MS + index)) for index in range(1, loops + 1)]
-        process = dofn.process
-        with tracked_by_beam():
-            started = time.perf_counter()
-            for element in elements:
-                process(element, MIN_TIMESTAMP, *cells)
-            elapsed = time.perf_counter() - started
-        dofn.teardown()
-        return elapsed
+        with tracked_by_beam(), driven(agent, (), memory) as driver:
+            return driver.run(loops)
 
     return run
 
@@ -215,15 +238,15 @@ class HandWritten(beam.DoFn):
         return iter(())
 
 
-def pipeline(step: Callable[[], beam.PTransform[object, object]]) -> Callable[[int], float]:
-    """Return what runs 20,000 elements of 1,000 keys through a step on the FnApiRunner."""
+def pipeline(step: Callable[[], beam.PTransform[object, object]], elements: int) -> Callable[[int], float]:
+    """Return what runs so many elements of 1,000 keys through a step on the FnApiRunner."""
 
     def run(loops: int) -> float:
         total = 0.0
         for _ in range(loops):
             events = [
                 (key, event(key, b"", time_ms=START_MS + index))
-                for index in range(PIPELINE_ELEMENTS)
+                for index in range(elements)
                 for key in (b"key%d" % (index % PIPELINE_KEYS),)
             ]
             started = time.perf_counter()
