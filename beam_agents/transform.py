@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args, get_origin
@@ -11,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam import typehints
-from apache_beam.options.pipeline_options import DebugOptions, StandardOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.direct.direct_runner import SwitchingDirectRunner
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
@@ -19,6 +17,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from beam_agents.checks import check_text
 from beam_agents.config import AgentConfig, is_async_callable
+from beam_agents.runner_options import keep_state
 from beam_agents.runtime.activation import MAX_EVENT_MS, MIN_EVENT_MS
 from beam_agents.runtime.dofn import make_dofn
 from beam_agents.runtime.elements import ERRORS, INTENTS
@@ -32,13 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentOutputs", "RunAgent", "envelope_from_mapping", "event_time_ms", "keyed_envelopes"]
 
-_logger = logging.getLogger(__name__)
-
 OUTPUT: Final = "output"
 KEYED_ENVELOPE: Final = tuple[bytes, AgentEnvelope]
-_NO_SPLITS: Final = "prism_disable_sdf_split"
-_SORTS_BATCHES: Final = frozenset({"FlinkRunner", "DataflowRunner"})
-"""Runners that group a batch's elements by key before a step with state, without their order."""
 LONE_SURROGATE: Final = "it holds a lone surrogate (half of a pair), which is no text"
 
 
@@ -101,10 +95,7 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
 
     def expand(self, pcoll: PCollection[tuple[bytes, AgentEnvelope]]) -> AgentOutputs:  # noqa: D102 - Beam's own
         self._check_input(pcoll)
-        # Prism splits a bundle that is slow, and runs both parts at once where both have elements of one key:
-        # what one of them does to the key's state is lost. Other runners know no such experiment.
-        pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NO_SPLITS)
-        _warn_of_disorder(pcoll)
+        keep_state(pcoll)
         # The check also tells Beam the element's type, so that keys get a deterministic coder.
         checked = pcoll | "CheckKeyed" >> beam.ParDo(_CheckKeyed()).with_output_types(KEYED_ENVELOPE)
         dofn = make_dofn(
@@ -147,18 +138,6 @@ class RunAgent(beam.PTransform[PCollection[tuple[bytes, AgentEnvelope]], AgentOu
             raise ValueError(f"{wanted}; the keys of this one are {key}: encode them as bytes")
         if value not in (AgentEnvelope, typehints.Any):
             raise ValueError(f"{wanted}; the values of this one are {value}: see keyed_envelopes(...)")
-
-
-def _warn_of_disorder(pcoll: PCollection[tuple[bytes, AgentEnvelope]]) -> None:
-    """Tell where a runner would give an agent the events of a key in any order."""
-    runner = type(pcoll.pipeline.runner).__name__
-    streaming = pcoll.pipeline.options.view_as(StandardOptions).streaming
-    if runner in _SORTS_BATCHES and pcoll.is_bounded and not streaming:
-        _logger.warning(
-            "beam-agents: %s gives an agent the events of a key in any order where a job is a batch, as this "
-            "one, whose input is bounded: for the order in which they are read give --streaming",
-            runner,
-        )
 
 
 _agents_of: WeakKeyDictionary[beam.Pipeline, int] = WeakKeyDictionary()

@@ -4,9 +4,6 @@
 
 Flink goes back to the last checkpoint, again and again, and the job goes on; whatever was a process of the
 cluster is started again, as Kubernetes or systemd would. The job is submitted once.
-
-It fails in about one run of three: an entity expires right after a restart, before the events that it should
-have had first. Why is not known.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING
 from beam_agents.demo.store import provision_store
 from tests.runners.kill_model import KillModel
 from tests.runners.kill_program import kill_program
+from tests.runners.killed_job import REMEMBER
 from tests.servers.flink import running_flink
 from tests.servers.process import parent_of, wait_until
 
@@ -36,7 +34,7 @@ __all__ = ["CLUSTER", "FlinkKillRun", "FlinkVictim"]
 
 LOOK_EVERY_S = 1.0
 WITHIN_S = 900.0
-CHECKPOINT_EVERY_MS = 3_000
+CHECKPOINT_EVERY_MS = 1_000
 UNDISTURBED_FASTER = 10.0
 """How much faster the undisturbed job's events come in: what they come to does not depend on it."""
 CLUSTER = {
@@ -123,7 +121,7 @@ class FlinkKillRun:
         self, folder: pathlib.Path, uri: str, rate: float, options: Sequence[str] = ()
     ) -> subprocess.Popen[bytes]:
         folder.mkdir()
-        job = (str(folder), uri, str(len(self._model.written)), str(rate))
+        job = (str(folder), uri, str(len(self._model.written)), str(rate), REMEMBER)
         return self._flink.start(
             "tests.runners.submit_killed_job",
             *(*job, *self._flink.options(), *options),

@@ -1,4 +1,4 @@
-"""A job that is killed and submitted again: an agent that writes to a store, over events that come in slowly.
+"""A job that is killed, or stopped, and goes on: an agent that writes to a store, over events that come slowly.
 
 Events are numbered. Each entity has its time: it gets events for a while and none afterwards, so that it
 expires while others go on.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import apache_beam as beam
 from apache_beam.metrics.metric import MetricsFilter
@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
     from beam_agents.wire.beam_agents_pb2 import ActivationError, ToolIntent
 
-__all__ = ["COUNTERS", "MEMORY_KEY", "entity_of", "lines_of", "rows_written", "submit"]
+__all__ = [
+    "COUNTERS",
+    "MEMORY_KEY",
+    "REMEMBER",
+    "UPGRADED",
+    "entity_of",
+    "lines_of",
+    "rows_written",
+    "submit",
+]
 
 COUNTERS = "counters.json"
 """The file of what the job's Beam metrics came to."""
@@ -77,6 +86,19 @@ async def remember(ctx: AgentContext) -> Complete:
     return Complete(b"%d %s %d" % (number, ctx.entity_key, seen))
 
 
+async def remember_with_version(ctx: AgentContext) -> Complete:
+    """Do as before, and put its version into memory and outputs."""
+    done = await remember(ctx)
+    ctx.memory.set("version", b"2")
+    return Complete(b"%s version 2" % done.output)
+
+
+REMEMBER: Final = "remember"
+UPGRADED: Final = "remember_with_version"
+AGENTS: Final = {REMEMBER: remember, UPGRADED: remember_with_version}
+"""The agent, and the one that takes its place in a new version of the job."""
+
+
 class _Append(beam.DoFn):
     """Appends lines to a file of the process's own, as soon as they are there: what is out is out."""
 
@@ -114,7 +136,9 @@ def _replayed(file: pathlib.Path, events: int, rate: float) -> ReplayRows:
     return ReplayRows(Replay(str(file), file.name, fields, rate * STEP_MS / 1_000), file.name)
 
 
-def submit(folder: pathlib.Path, uri: str, events: int, rate: float, options: Sequence[str]) -> None:
+def submit(
+    folder: pathlib.Path, uri: str, events: int, rate: float, agent: str, options: Sequence[str]
+) -> None:
     """Run the job to its end.
 
     Args:
@@ -122,6 +146,7 @@ def submit(folder: pathlib.Path, uri: str, events: int, rate: float, options: Se
         uri: The store.
         events: How many.
         rate: Events in a second.
+        agent: One of AGENTS.
         options: Beam's.
 
     Raises:
@@ -131,16 +156,16 @@ def submit(folder: pathlib.Path, uri: str, events: int, rate: float, options: Se
         longterm_memory=uri, ttl_ms=TTL_MS, on_expire=FlushToLongterm(key=MEMORY_KEY), telemetry=("beam",)
     )
     pipeline = beam.Pipeline(runner="PortableRunner", options=PipelineOptions(list(options)))
-    agent = (pipeline | _replayed(folder / "events.csv", events, rate))[EVENTS] | RunAgent(
-        remember, config=config
+    outputs = (pipeline | _replayed(folder / "events.csv", events, rate))[EVENTS] | RunAgent(
+        AGENTS[agent], config=config
     )
-    agent.output | "Outputs" >> beam.ParDo(_Append(folder, "outputs"))
+    outputs.output | "Outputs" >> beam.ParDo(_Append(folder, "outputs"))
     (
-        agent.intents
+        outputs.intents
         | "IntentLines" >> beam.Map(_intent_line)
         | "Intents" >> beam.ParDo(_Append(folder, "intents"))
     )
-    agent.errors | "ErrorLines" >> beam.Map(_error_line) | "Errors" >> beam.ParDo(_Append(folder, "errors"))
+    outputs.errors | "ErrorLines" >> beam.Map(_error_line) | "Errors" >> beam.ParDo(_Append(folder, "errors"))
     result = pipeline.run()
     result.wait_until_finish()
     counters = result.metrics().query(MetricsFilter().with_namespace(BEAM_NAMESPACE))["counters"]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from beam_agents.demo.store import provision_store
 from tests.runners.kill_model import KillModel
 from tests.runners.kill_program import kill_program
-from tests.runners.killed_job import COUNTERS, lines_of
+from tests.runners.killed_job import COUNTERS, REMEMBER, lines_of
 from tests.runners.stores import rows_of
 from tests.servers.prism import process_options, running_prism
 from tests.servers.process import parent_of, wait_until
@@ -145,7 +145,7 @@ class KillRun:
         prism = self._runner()
         command = [
             *(sys.executable, "-m", "tests.runners.submit_killed_job", str(folder), uri),
-            *(str(self._events), str(self._rate), f"--job_endpoint={prism.endpoint}"),
+            *(str(self._events), str(self._rate), REMEMBER, f"--job_endpoint={prism.endpoint}"),
             *process_options(PYTHONPATH=path),
         ]
         with (folder / "submit.log").open("wb") as log:

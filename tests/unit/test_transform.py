@@ -74,6 +74,19 @@ def test_a_batch_in_any_order_is_warned_of(
     assert (told in caplog.text) is warned
 
 
+@pytest.mark.parametrize(
+    ("runner", "asked"), [("FlinkRunner", True), ("PortableRunner", True), ("FnApiRunner", None)]
+)
+def test_flink_sends_on_what_a_bundle_put_out_before_its_watermark(
+    runner: str, *, asked: bool | None
+) -> None:
+    p = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", "--streaming"]))
+    p | beam.Create([{"id": "a"}]) | keyed_envelopes(key="id") | RunAgent(agent)
+    given = p.options.get_all_options(drop_default=True)
+    assert given.get("finish_bundle_before_checkpointing") is asked
+    assert "prism_disable_sdf_split" in given["experiments"]
+
+
 @pytest.mark.parametrize("kind", [CallableAgent(), partial(agent), agent])
 def test_whatever_is_an_async_callable_is_an_agent(kind: Any) -> None:
     with pipeline() as p:
