@@ -1,4 +1,4 @@
-"""A job that is killed, or stopped, and goes on: an agent that writes to a store, over events that come slowly.
+"""A job that is killed, or stopped, and goes on: an agent that writes to a store, over events that come in.
 
 Events are numbered. Each entity has its time: it gets events for a while and none afterwards, so that it
 expires while others go on.

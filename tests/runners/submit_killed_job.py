@@ -1,4 +1,4 @@
-"""Submits the job that is killed: ``… -m tests.runners.submit_killed_job FOLDER STORE EVENTS RATE AGENT OPTION…``.
+"""Submits the job: ``… -m tests.runners.submit_killed_job FOLDER STORE EVENTS RATE AGENT OPTION…``.
 
 A module of its own, so that the job's functions are not those of ``__main__``, of which Beam pickles copies.
 """
