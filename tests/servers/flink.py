@@ -34,6 +34,8 @@ __all__ = ["Flink", "running_flink"]
 ROOT: Final = pathlib.Path(__file__).parents[2]
 VERSION: Final = "1.19.1"
 _LOGGING: Final = ("log4j-api", "log4j-core", "log4j-slf4j-impl", "log4j-1.2-api")
+_REPORTERS: Final = 20
+"""How many ports Flink's processes have to choose from: others may have taken some."""
 _UP_WITHIN_S: Final = 180.0
 _DONE_WITHIN_S: Final = 600.0
 
@@ -64,12 +66,14 @@ class Flink:
         job_manager: The process; another after :meth:`restart_job_manager`.
         task_managers: The processes that run, as far as nobody has killed them.
         job_endpoint: Where Beam's job server is, as HOST:PORT.
+        reporter_ports: Among them are those at which its processes tell Prometheus their metrics.
         home: Where all of it is installed.
     """
 
     folder: pathlib.Path
     rest: str
     job_endpoint: str
+    reporter_ports: range
     home: pathlib.Path
     job_manager: subprocess.Popen[bytes]
     task_managers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -296,6 +300,7 @@ def _configuration(folder: pathlib.Path, settings: Mapping[str, str | int]) -> s
         "restart-strategy.fixed-delay.attempts": 1_000,
         "restart-strategy.fixed-delay.delay": "500 ms",
         "metrics.reporter.prom.factory.class": f"{_PROMETHEUS}.PrometheusReporterFactory",
+        "metrics.reporter.prom.filterLabelValueCharacters": "false",
     }
     return "".join(f"{key}: {value}\n" for key, value in {**ours, **settings}.items())
 
@@ -312,7 +317,8 @@ def running_flink(
         settings: Of Flink's configuration, in the place of ours.
     """
     home = _home()
-    rest_port, rpc_port, job_port, quorum_port = (free_port() for _ in range(4))
+    rest_port, rpc_port, job_port, quorum_port, reporter_port = (free_port() for _ in range(5))
+    reporter_ports = range(reporter_port, reporter_port + _REPORTERS)
     (folder / "conf").mkdir(parents=True)
     (folder / "conf" / "log4j.properties").write_text(_LOG4J)
     (folder / "zookeeper.cfg").write_text(
@@ -327,7 +333,7 @@ def running_flink(
         "high-availability.zookeeper.quorum": f"127.0.0.1:{quorum_port}",
         "high-availability.storageDir": (folder / "ha").as_uri(),
         "high-availability.jobmanager.port": rpc_port,
-        "metrics.reporter.prom.port": 0,
+        "metrics.reporter.prom.port": f"{reporter_ports[0]}-{reporter_ports[-1]}",
     }
     (folder / "conf" / "flink-conf.yaml").write_text(_configuration(folder, {**addresses, **settings}))
     with ExitStack() as stack:
@@ -341,6 +347,7 @@ def running_flink(
             folder,
             f"http://127.0.0.1:{rest_port}",
             f"127.0.0.1:{job_port}",
+            reporter_ports,
             home,
             _start_job_manager(folder, home),
         )
