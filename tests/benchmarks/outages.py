@@ -13,6 +13,7 @@ import argparse
 import itertools
 import json
 import logging
+import os
 import pathlib
 import signal
 import subprocess
@@ -52,11 +53,12 @@ from beam_agents.signals.observer import Observer
 from beam_agents.signals.types import CallOutcome
 from beam_agents.transform import RunAgent, keyed_envelopes
 from beam_agents.wire.beam_agents_pb2 import AgentEnvelope
+from tests.servers.flink import running_flink, sdk_of_flink
 from tests.servers.prism import running_prism
 from tests.servers.redis import DurableServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from apache_beam.pvalue import PCollection
 
@@ -64,12 +66,17 @@ if TYPE_CHECKING:
     from beam_agents.signals.observer import Record, Worker
 
 PRISM: Final = "Prism"
+FLINK: Final = "Flink"
+REPLAYING: Final = (PRISM, FLINK)
+"""Runners to which the flights come from an unbounded source."""
 RETRYING: Final = "BundleBasedDirectRunner"
 BOUNDED: Final = "FnApiRunner"
 STOPPED: Final = "stopped"
 FROZEN: Final = "frozen"
 NAME: Final = "flights"
 TICK_S: Final = 0.5
+CHECKPOINT_EVERY_MS: Final = 5_000
+"""On Flink."""
 PER_SECOND: Final = 20
 """Flights in a second."""
 FIELDS: Final = Fields("id", "at")
@@ -110,7 +117,7 @@ class Case:
     """One run.
 
     Attributes:
-        runner: PRISM, RETRYING or BOUNDED.
+        runner: PRISM, FLINK, RETRYING or BOUNDED.
         on_failure: What the hook does where it fails.
         fault: STOPPED, so that Redis refuses connections, or FROZEN, so that it never answers.
     """
@@ -123,7 +130,7 @@ class Case:
 CASES: Final = {
     f"{runner}/{on_failure}/{fault}": Case(runner, on_failure.value, fault)
     for runner, on_failure, fault in (
-        *itertools.product((PRISM, RETRYING, BOUNDED), OnFailure, (STOPPED,)),
+        *itertools.product((PRISM, FLINK, RETRYING, BOUNDED), OnFailure, (STOPPED,)),
         *itertools.product((PRISM,), OnFailure, (FROZEN,)),
     )
 }
@@ -136,6 +143,7 @@ class Figures:
     Attributes:
         case: Which.
         failed_after_s: Seconds from the outage's beginning to the job's failure; None if it came to its end.
+        restarts: How often Flink went back to a checkpoint; None on other runners.
         failed_flushes: Attempts to write an expiring key that failed.
         failed_keys: Keys of which one did.
         failed_bundles: Bundles that were given up with one.
@@ -150,6 +158,7 @@ class Figures:
 
     case: Case
     failed_after_s: float | None
+    restarts: int | None
     failed_flushes: int
     failed_keys: int
     failed_bundles: int
@@ -250,7 +259,7 @@ def source(
 ) -> PCollection[tuple[bytes, AgentEnvelope]]:
     """Let the flights come in by the clock; all at once where the runner is one for bounded input."""
     flights = flights_of(plan, time.time())
-    if case.runner == PRISM:
+    if case.runner in REPLAYING:
         path = folder / "flights.csv"
         path.write_text("id,at\n" + "".join(f"{flight['id']},{flight['at']}\n" for flight in flights))
         rows = pipeline | ReplayRows(Replay(str(path), path.name, FIELDS, 1.0), "outages")
@@ -320,9 +329,9 @@ def run(case: Case, plan: Plan, folder: pathlib.Path) -> Figures:
     player = threading.Thread(target=lambda: times.append(play(case, plan, redis, ended)), daemon=True)
     player.start()
     failed_s: float | None = None
-    with _runner(case, config, folder) as options:
+    with _runner(case, config, plan, folder) as runner:
         try:
-            pipeline = beam.Pipeline(options=PipelineOptions(options))
+            pipeline = beam.Pipeline(options=PipelineOptions(runner.options))
             outputs = source(pipeline, case, plan, folder) | RunAgent(
                 count_flights, config=config, name=NAME, pipeline=NAME
             )
@@ -338,25 +347,55 @@ def run(case: Case, plan: Plan, folder: pathlib.Path) -> Figures:
             failed_s = time.time()
         ended.set()
         player.join()
+        restarts = runner.restarts()
     ((stopped_s, back_s),) = times
     rows = count_rows(uri).working_memories
     redis.close()
-    return figures(case, (stopped_s, back_s), failed_s, rows)
+    return figures(case, (stopped_s, back_s), failed_s, restarts, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A runner that takes a job.
+
+    Attributes:
+        options: Of Beam.
+        restarts: Returns how often the job was begun again so far.
+    """
+
+    options: list[str]
+    restarts: Callable[[], int | None] = lambda: None
 
 
 @contextmanager
-def _runner(case: Case, config: AgentConfig, folder: pathlib.Path) -> Iterator[list[str]]:
+def _runner(case: Case, config: AgentConfig, plan: Plan, folder: pathlib.Path) -> Iterator[Running]:
+    loopback = ["--runner=PortableRunner", "--environment_type=LOOPBACK"]
     if case.runner == PRISM:
         with running_prism(folder) as prism:
-            yield ["--runner=prism", f"--job_endpoint={prism.endpoint}", "--environment_type=LOOPBACK"]
+            yield Running([*loopback, f"--job_endpoint={prism.endpoint}"])
+        return
+    if case.runner == FLINK:
+        # With checkpoints a job lasts as long as its sources, and they for ever if they are not told.
+        idle_ms = round((plan.before + plan.outage + plan.after + 60) * 1_000)
+        with running_flink(folder / "flink") as flink:
+            yield Running(
+                [
+                    *(*loopback, f"--job_endpoint={flink.job_endpoint}", "--streaming"),
+                    f"--checkpointing_interval={CHECKPOINT_EVERY_MS}",
+                    f"--shutdown_sources_after_idle_ms={idle_ms}",
+                ],
+                flink.restarts,
+            )
         return
     # As Dataflow does; by itself this runner gives up at the fourth attempt, and has no option for it.
     TransformExecutor._MAX_RETRY_PER_BUNDLE = sys.maxsize
     with kept_up(config, NAME, NAME) if case.runner == RETRYING else nullcontext():
-        yield [f"--runner={case.runner}"]
+        yield Running([f"--runner={case.runner}"])
 
 
-def figures(case: Case, outage: tuple[float, float], failed_s: float | None, rows: int) -> Figures:
+def figures(
+    case: Case, outage: tuple[float, float], failed_s: float | None, restarts: int | None, rows: int
+) -> Figures:
     """Put what was seen into figures."""
     stopped_s, back_s = outage
     end_s = failed_s if failed_s is not None else max(SEEN.activations)
@@ -381,6 +420,7 @@ def figures(case: Case, outage: tuple[float, float], failed_s: float | None, row
     return Figures(
         case=case,
         failed_after_s=None if failed_s is None else failed_s - stopped_s,
+        restarts=restarts,
         failed_flushes=len(SEEN.failed),
         failed_keys=len(failed),
         failed_bundles=SEEN.failed_bundles,
@@ -438,10 +478,17 @@ def main() -> None:
     console = Console()
     results = []
     for case in arguments.cases or CASES:
-        command = [sys.executable, "-c", _BY_NAME, case, "--here", "--seconds"]
+        python, variables = (
+            sdk_of_flink() if CASES[case].runner == FLINK else (sys.executable, dict(os.environ))
+        )
+        command = [python, "-c", _BY_NAME, case, "--here", "--seconds"]
         with console.status(case):
             done = subprocess.run(
-                [*command, *map(str, asdict(plan).values())], capture_output=True, text=True, check=False
+                [*command, *map(str, asdict(plan).values())],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=variables,
             )
         if done.returncode:
             console.print(f"left out {case}: {done.stderr.splitlines()[-1]}")

@@ -29,7 +29,7 @@ from tests.servers.process import absent, accepts, free_port, parent_of, server,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Flink", "running_flink"]
+__all__ = ["Flink", "running_flink", "sdk_of_flink"]
 
 ROOT: Final = pathlib.Path(__file__).parents[2]
 VERSION: Final = "1.19.1"
@@ -80,11 +80,6 @@ class Flink:
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property
-    def python(self) -> str:
-        """The Python that has the SDK of the job server's version."""
-        return str(self.home / "sdk" / "bin" / "python")
-
-    @property
     def job_server_jar(self) -> str:
         """The job server as a program, as ``java -jar`` takes it."""
         return str(self.home / "job-server" / "job-server.jar")
@@ -110,11 +105,12 @@ class Flink:
             arguments: All that it is given.
             log: Where its output goes.
         """
+        python, variables = sdk_of_flink()
         with log.open("wb") as output:
             return subprocess.Popen(
-                [self.python, "-m", module, *arguments],
+                [python, "-m", module, *arguments],
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": _path()},
+                env=variables,
                 stdout=output,
                 stderr=output,
             )
@@ -190,6 +186,16 @@ class Flink:
             for path in self.folder.glob("*.log")
         )
 
+    def restarts(self) -> int:
+        """Return how often the job that runs, or ran last, went back to a checkpoint."""
+        overview = self.ask("/jobs/overview").get("jobs", [])
+        assert isinstance(overview, list)
+        last = max(overview, key=lambda job: job["start-time"])
+        exceptions = self.ask(f"/jobs/{last['jid']}/exceptions?maxExceptions=10000")
+        history = exceptions["exceptionHistory"]
+        assert isinstance(history, dict)
+        return len(history["entries"])
+
     def registered(self) -> int:
         """Return how many TaskManagers the JobManager knows."""
         found = self.ask("/overview").get("taskmanagers", 0)
@@ -199,9 +205,14 @@ class Flink:
     def _worker(self) -> pathlib.Path:
         """Write the command that a TaskManager starts."""
         path = self.folder / "worker"
-        path.write_text(f'#!/bin/sh\nexec {self.python} -m beam_agents.cli.sdk_worker "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {sdk_of_flink()[0]} -m beam_agents.cli.sdk_worker "$@"\n')
         path.chmod(0o755)
         return path
+
+
+def sdk_of_flink() -> tuple[str, dict[str, str]]:
+    """Return the Python that has the SDK of the job server's version, and the variables it runs with."""
+    return str(_home() / "sdk" / "bin" / "python"), {**os.environ, "PYTHONPATH": _path()}
 
 
 def _path() -> str:
@@ -221,7 +232,7 @@ def _home() -> pathlib.Path:
     """Return where ``.ci/install-flink`` has put all of it."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     home = cache / "beam-agents" / f"flink-{VERSION}-beam-{_of_pom('beam.version')}"
-    parts = ("dist", "job-server/job-server.jar", "sdk/pyproject.toml")
+    parts = ("dist", "job-server/job-server.jar", "sdk/installed")
     if not all((home / part).exists() for part in parts):
         absent("Flink with Beam's job server (.ci/install-flink has them)")
     if shutil.which("java") is None:
@@ -296,6 +307,8 @@ def _configuration(folder: pathlib.Path, settings: Mapping[str, str | int]) -> s
         # A machine under load answers late, and that is no failure.
         "pekko.ask.timeout": "60 s",
         "web.timeout": 60_000,
+        # A restart is counted by its entry.
+        "web.exception-history-size": 10_000,
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": 1_000,
         "restart-strategy.fixed-delay.delay": "500 ms",
