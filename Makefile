@@ -76,6 +76,7 @@ outages: $(STAMP)
 # Needs redis-server, and Go to build Prism with: .ci/install-servers.
 bench-scaling: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.scaling --json run/bench-scaling.json
+	$(BIN)/python -m tests.benchmarks.scaling --runner flink --json run/bench-scaling-flink.json
 
 # protoc 21 writes modules that import on protobuf 3.20.3 to 6, and needs an environment of its own: its
 # package wants an older protobuf than Beam's.

@@ -1,10 +1,11 @@
-"""``make bench-scaling``: one, two and four SDK workers on Prism, with Redis and without a store.
+"""``make bench-scaling``: one, two and four SDK workers on Prism or on Flink, with Redis and without a store.
 
-Parallelism N is N jobs on one runner, over keys of their own: Prism has one worker process for each job. Each
-measurement counts from the moment in which all jobs are at work to each one's last event. Events come in
-bundles in which each key has one: each activation reads its key's state from the runner. The program prints
-throughput, time and CPU per activation, and what the workers' bundle threads did. It writes all of it as
-JSON, and as the tables of docs/planning.md.
+Parallelism N is N jobs on one runner, over keys of their own, each with a worker process of its own. On Flink
+one TaskManager has a slot for each, and the runner's CPU is that process's. Each measurement counts from the
+moment in which all jobs are at work to each one's last event. Events come in bundles in which each key has
+one: each activation reads its key's state from the runner. The program prints throughput, time and CPU per
+activation, and what the workers' bundle threads did. It writes all of it as JSON, and as the tables of
+docs/planning.md.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,7 @@ import apache_beam as beam
 import psutil
 from apache_beam.coders import BytesCoder, ProtoCoder, TupleCoder
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineState
 from apache_beam.testing.test_stream import TestStream
 from rich import box
 from rich.console import Console
@@ -38,11 +41,14 @@ from beam_agents.testing import event
 from tests.benchmarks.scaling_worker import AGENT, STATE_COMMIT, STATE_READ, Meeting, Metered, Work
 from tests.benchmarks.workloads import START_MS
 from tests.servers import redis
+from tests.servers.flink import running_flink, sdk_of_flink
 from tests.servers.prism import process_options, running_prism
 from tests.servers.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from apache_beam.runners.pipeline_context import PipelineContext
 
 ROOT = pathlib.Path(__file__).parents[2]
 KEYS = 200
@@ -50,6 +56,7 @@ KEYS = 200
 
 PARALLELISM = (1, 2, 4)
 STORES = ("none", "redis")
+PRISM, FLINK = RUNNERS = ("prism", "flink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +98,66 @@ def make(index: int, job: int) -> tuple[bytes, AgentEnvelope]:
     return key, event(key, b"", time_ms=START_MS + index)
 
 
-def submitted(endpoint: str, work: Work, uri: str | None, per_key: int) -> beam.runners.runner.PipelineResult:
+class _AsBytes(ProtoCoder):
+    """Writes an envelope as ever, and tells a runner that what is written are bytes.
+
+    Flink's own TestStream decodes its elements, in Java, which knows no envelopes.
+    """
+
+    def to_runner_api_parameter(self, context: PipelineContext) -> object:
+        """Return what is told of bytes."""
+        return BytesCoder().to_runner_api_parameter(context)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A runner that takes jobs.
+
+    Attributes:
+        options: Beam's, for a job on it.
+        pid: The process that holds the state.
+        flink: Whether it is Flink.
+    """
+
+    options: list[str]
+    pid: int
+    flink: bool = False
+
+
+@contextmanager
+def running(runner: str, folder: pathlib.Path, jobs: int, bundle: int) -> Iterator[Running]:
+    """Have a runner while the block runs.
+
+    Args:
+        runner: Its name.
+        folder: For its files.
+        jobs: How many it must have room for.
+        bundle: How many events of one come at once: on Flink the most of a bundle.
+    """
+    if runner == PRISM:
+        path = os.pathsep.join(map(str, (ROOT, ROOT / "telemetry", ROOT / "dashboards")))
+        with running_prism(folder) as prism:
+            options = [f"--job_endpoint={prism.endpoint}", *process_options(PYTHONPATH=path)]
+            yield Running(options, prism.process.pid)
+        return
+    # A job that fails is to fail, not to begin anew.
+    settings = {"taskmanager.numberOfTaskSlots": jobs, "restart-strategy.type": "none"}
+    with running_flink(folder / "flink", settings=settings) as flink:
+        (task_manager,) = flink.task_managers
+        yield Running([*flink.options(), f"--max_bundle_size={bundle}"], task_manager.pid, flink=True)
+
+
+def submitted(
+    runner: Running, work: Work, uri: str | None, per_key: int
+) -> beam.runners.runner.PipelineResult:
     """Submit one job and return without waiting for it."""
-    options = [
-        "--runner=PortableRunner",
-        f"--job_endpoint={endpoint}",
-        *process_options(
-            PYTHONPATH=os.pathsep.join(map(str, (ROOT, ROOT / "telemetry", ROOT / "dashboards")))
-        ),
-    ]
+    options = ["--runner=PortableRunner", *runner.options]
     config = AgentConfig(
         longterm_memory=uri, telemetry=("beam", "prometheus?port=0", Metered()), activation_timeout_s=3_600
     )
     pipeline = beam.Pipeline(options=PipelineOptions(options))
-    source = TestStream(coder=TupleCoder((BytesCoder(), ProtoCoder(AgentEnvelope))))
+    envelopes = _AsBytes if runner.flink else ProtoCoder
+    source = TestStream(coder=TupleCoder((BytesCoder(), envelopes(AgentEnvelope))))
     bundle = KEYS * per_key
     for first in range(0, work.events, bundle):
         # The runner takes what comes after a move of the watermark when it has done all before: a bundle.
@@ -123,7 +176,9 @@ def cpu_s(process: psutil.Process | None) -> float:
     return float(times.user + times.system)
 
 
-def measure(store: str, parallelism: int, events: int, per_key: int = 1) -> Measured:
+def measure(
+    store: str, parallelism: int, events: int, per_key: int = 1, runner_name: str = PRISM
+) -> Measured:
     """Run so many jobs at once.
 
     Args:
@@ -131,10 +186,11 @@ def measure(store: str, parallelism: int, events: int, per_key: int = 1) -> Meas
         parallelism: How many jobs.
         events: How many events each has: a multiple of those of a bundle.
         per_key: How many of them a bundle has for each key.
+        runner_name: One of RUNNERS.
     """
     with ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="beam-agents-bench-")))
-        runner = stack.enter_context(running_prism(folder))
+        runner = stack.enter_context(running(runner_name, folder, parallelism, KEYS * per_key))
         uri, server = None, None
         if store == "redis":
             uri = stack.enter_context(redis.running(folder))
@@ -144,10 +200,11 @@ def measure(store: str, parallelism: int, events: int, per_key: int = 1) -> Meas
             Work(Meeting(str(folder), job, parallelism), events, saves=uri is not None)
             for job in range(parallelism)
         ]
-        jobs = [submitted(runner.endpoint, work, uri, per_key) for work in works]
-        watched = (psutil.Process(runner.process.pid), server)
+        jobs = [submitted(runner, work, uri, per_key) for work in works]
+        watched = (psutil.Process(runner.pid), server)
 
         def come(what: str) -> bool:
+            assert PipelineState.FAILED not in {job.state for job in jobs}, "a job has failed"
             return len(list(folder.glob(f"{what}.*"))) == parallelism
 
         wait_until(lambda: come("ready"), "all workers are at work", 600)
@@ -273,6 +330,7 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=pathlib.Path, help="where the results go")
+    parser.add_argument("--runner", choices=RUNNERS, default=PRISM)
     parser.add_argument("--events", type=int, default=6_000, help="events of one job")
     parser.add_argument("--per-key", type=int, default=1, help="events of a key in one bundle")
     parser.add_argument("--runs", type=int, default=3, help="how often each is run; the median is reported")
@@ -281,14 +339,20 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.events % (KEYS * arguments.per_key):
         parser.error(f"--events must be a multiple of {KEYS} × --per-key, so that all bundles are alike")
+    if arguments.runner == FLINK:
+        python, variables = sdk_of_flink()
+        if sys.executable != python:  # another Beam than the job server's
+            sys.exit(subprocess.run([python, *sys.argv], env=variables, check=False).returncode)
     console = Console(width=150)
     cases = [(store, parallelism) for store in arguments.stores for parallelism in arguments.parallelism]
     middles, swings = [], {}
     for store, parallelism in track(cases, "measuring", console=console):
         runs = [
-            measure(store, parallelism, arguments.events, arguments.per_key) for _ in range(arguments.runs)
+            measure(store, parallelism, arguments.events, arguments.per_key, arguments.runner)
+            for _ in range(arguments.runs)
         ]
         rates = [run.events_per_s for run in runs]
+        console.print(f"{store}, {parallelism}: {', '.join(f'{rate:,.0f}' for rate in rates)} events/s")
         swings[f"{store}, {parallelism}"] = (max(rates) - min(rates)) / statistics.median(rates)
         middles.append(middle(runs))
     report(console, middles)
@@ -297,6 +361,7 @@ def main() -> None:
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         results = {
+            "runner": arguments.runner,
             "machine": {
                 "python": platform.python_version(),
                 "platform": platform.platform(),
