@@ -94,6 +94,7 @@ class _AgentDoFnBase(beam.DoFn):
         self._worker.telemetry.bundle_started(self._worker_info)
 
     def finish_bundle(self) -> None:
+        self._worker.telemetry.bundle_finished()
         if self._probe is not None:
             self._probe.after(ProbedStep.BUNDLE, b"")
 

@@ -22,6 +22,7 @@ from beam_agents.signals.losses import count_lost, dropped, hear_faults, unhear_
 from beam_agents.signals.observer import (
     AttributeValue,
     Happening,
+    Measured,
     Moment,
     Observer,
     Record,
@@ -49,6 +50,7 @@ __all__ = [
     "Happening",
     "Histogram",
     "LogEvent",
+    "Measured",
     "Metric",
     "MetricKind",
     "Moment",

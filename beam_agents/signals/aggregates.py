@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -17,12 +18,12 @@ from beam_agents.signals.per_process import PerProcess
 from beam_agents.signals.types import MetricKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from beam_agents.signals.observer import Record
+    from beam_agents.signals.observer import Measured, Record
     from beam_agents.signals.types import Group, Metric
 
-__all__ = ["Aggregates", "Exemplar", "Histogram", "process_aggregates"]
+__all__ = ["ADD_UP_EVERY", "Aggregates", "Exemplar", "Histogram", "Waiting", "process_aggregates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,20 @@ class Histogram:
 class _Cell:
     """One series. What is measured waits in a list and is added up in batches, which is cheaper."""
 
-    __slots__ = ("add", "bounds", "counts", "exemplars", "sum", "waiting")
+    __slots__ = ("bounds", "counts", "exemplars", "sum", "waiting")
 
     def __init__(self, metric: Metric) -> None:
         self.waiting: list[float] = []
-        self.add: Callable[[float], None] = self.waiting.append
         self.sum: float = 0
         self.bounds = metric.buckets
         self.counts = [0] * (len(metric.buckets) + 1) if metric.kind is MetricKind.HISTOGRAM else []
         self.exemplars: dict[int, Exemplar] = {}
+
+    def add(self, value: float) -> None:
+        """Add a measurement."""
+        self.waiting.append(value)
+        if len(self.waiting) >= ADD_UP_EVERY:
+            self.settle()
 
     def settle(self) -> None:
         """Add up what waits."""
@@ -100,26 +106,64 @@ class _Cell:
 
 
 _Labels: TypeAlias = tuple[str, ...]
+_Groups: TypeAlias = "list[tuple[Group, tuple[float, ...]]]"
 
 
-class _OfAgent:
-    """What one agent of one pipeline measured.
+class Waiting:
+    """What one thread's records of one agent measured in groups, before it is added up.
+
+    Its thread alone appends, which takes no lock; whoever reads the aggregates has all of it counted.
+
+    Args:
+        pipeline: The pipeline's name.
+        agent: The agent's name.
 
     Attributes:
-        rows: What waits of each group: its values of each record. Whoever holds no lock may append to one,
-            and nothing else.
-        cells: Everything else, by (metric, its own labels): a record's own tuples are looked up as they are.
+        pipeline: As given.
+        agent: As given.
+        rows: The groups of each record.
     """
 
-    __slots__ = ("cells", "rows")
+    __slots__ = ("_thread", "agent", "counted", "pipeline", "rows")
 
-    def __init__(self) -> None:
-        self.rows: dict[Group, list[tuple[float, ...]]] = {}
-        self.cells: dict[tuple[Metric, _Labels], _Cell] = {}
+    def __init__(self, pipeline: str, agent: str) -> None:
+        self.pipeline = pipeline
+        self.agent = agent
+        self.rows: list[_Groups] = []
+        self.counted = 0
+        self._thread = threading.current_thread()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its thread has ended."""
+        return not self._thread.is_alive()
+
+    def take(self) -> list[Measured]:
+        """Return what waits, which waits no longer."""
+        measured = _columns(self.rows)
+        self.rows.clear()
+        self.counted = 0
+        return measured
 
 
-ADD_UP_EVERY: Final = 128
-"""Records after which what they measured is added up; so is what is there when somebody reads."""
+def _columns(rows: list[_Groups]) -> list[Measured]:
+    """Return rows by series."""
+    by_group: defaultdict[Group, list[tuple[float, ...]]] = defaultdict(list)
+    for groups in rows:
+        for group, values in groups:
+            by_group[group].append(values)
+    return [
+        (metric, labels, values)
+        for group, of_group in by_group.items()
+        for (metric, labels), values in zip(group.series, zip(*of_group, strict=True), strict=True)
+    ]
+
+
+_Cells: TypeAlias = "dict[tuple[Metric, _Labels], _Cell]"
+
+
+ADD_UP_EVERY: Final = 64
+"""Records of a thread after which what they measured is added up; so is what is there when somebody reads."""
 
 # Labels whose values come from outside: an author's names, an exception's class. The first so many values of
 # a metric's label are kept apart.
@@ -131,72 +175,77 @@ class Aggregates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Added up many at a time: for each activation alone, all of this code and its data would first have
-        # to come back into the processor's caches, which takes longer than the work.
-        self._waiting = 0
-        # By (pipeline, agent).
-        self._agents: dict[tuple[str, str], _OfAgent] = {}
+        # By (pipeline, agent); its cells by (metric, its own labels): a record's own tuples are looked up as
+        # they are.
+        self._agents: dict[tuple[str, str], _Cells] = {}
         self._values: dict[tuple[Metric, str], set[str]] = {}
+        self._waiting: set[Waiting] = set()
         self.started_s: float = time.time()
 
     def record(self, record: Record) -> None:
         """Add what a record measured."""
-        agent = self._agents.get((record.pipeline, record.agent))
-        if agent is not None and not record.singles and not record.sampled and len(record.groups) == 1:
-            # Most of them. One operation on a list needs no lock, and a reader sees all of it or nothing.
-            ((group, values),) = record.groups
-            rows = agent.rows.get(group)
-            if rows is not None:
-                rows.append(values)
-                if len(rows) >= ADD_UP_EVERY:
-                    with self._lock:
-                        self._add_up()
-                return
-        self._record_all(record)
-
-    def _record_all(self, record: Record) -> None:
         with self._lock:
-            agent = self._of(record.pipeline, record.agent)
-            for group, values in record.groups:
-                agent.rows.setdefault(group, []).append(values)
-            cells = agent.cells
-            for metric, value, labels in record.singles:
+            cells = self._of(record.pipeline, record.agent)
+            for metric, value, labels in record.measurements:
                 try:
                     cells[metric, labels].add(value)
                 except KeyError:
                     if metric.kind is not MetricKind.GAUGE:
-                        self._cell(agent, metric, labels).add(value)
+                        self._cell(cells, metric, labels).add(value)
             if record.sampled:
-                self._keep_exemplars(agent, record)
-            self._waiting += 1
-            if self._waiting >= ADD_UP_EVERY:
-                self._add_up()
+                self._keep_exemplars(cells, record)
 
-    def _of(self, pipeline: str, agent: str) -> _OfAgent:
+    def watch(self, waiting: Waiting) -> None:
+        """Count what waits there whenever somebody reads."""
+        with self._lock:
+            for each in [each for each in self._waiting if each.abandoned]:
+                self._count_waiting(each)
+                self._waiting.discard(each)
+            self._waiting.add(waiting)
+
+    def unwatch(self, waiting: Waiting) -> None:
+        """Count what waits there for the last time."""
+        with self._lock:
+            self._count_waiting(waiting)
+            self._waiting.discard(waiting)
+
+    def settle(self, waiting: Waiting) -> list[Measured]:
+        """Add up what waits, which waits no longer, and return all of it. For the thread that appends."""
+        # Many at a time: for each activation alone, all of this code and its data would first have to come
+        # back into the processor's caches, which takes longer than the work.
+        with self._lock:
+            if waiting.counted:
+                self._count_waiting(waiting)
+                return waiting.take()
+            measured = waiting.take()
+            self._add(waiting, measured)
+            return measured
+
+    def _count_waiting(self, waiting: Waiting) -> None:
+        """Add up what has come since the last time. Its thread may append meanwhile."""
+        rows = waiting.rows[waiting.counted :]
+        waiting.counted += len(rows)
+        self._add(waiting, _columns(rows))
+
+    def _add(self, waiting: Waiting, measured: list[Measured]) -> None:
+        cells = self._of(waiting.pipeline, waiting.agent)
+        for metric, labels, values in measured:
+            cell = self._cell(cells, metric, labels)
+            cell.waiting.extend(values)
+            cell.settle()
+
+    def _of(self, pipeline: str, agent: str) -> _Cells:
         known = self._agents.get((pipeline, agent))
         if known is None:
-            known = self._agents[pipeline, agent] = _OfAgent()
+            known = self._agents[pipeline, agent] = {}
         return known
 
-    def _keep_exemplars(self, agent: _OfAgent, record: Record) -> None:
+    def _keep_exemplars(self, cells: _Cells, record: Record) -> None:
         for metric, value, labels in record.measurements:
             if metric.kind is MetricKind.HISTOGRAM:
-                self._cell(agent, metric, labels).exemplars[bisect_left(metric.buckets, value)] = Exemplar(
+                self._cell(cells, metric, labels).exemplars[bisect_left(metric.buckets, value)] = Exemplar(
                     value, record.trace_id, record.span_id, record.end_ns / 1e9
                 )
-
-    def _add_up(self) -> None:
-        self._waiting = 0
-        for agent in self._agents.values():
-            for group, rows in agent.rows.items():
-                # Others may append meanwhile.
-                settled = rows[:]
-                # No rows have no columns.
-                for (metric, labels), values in zip(group.series, zip(*settled, strict=True), strict=False):
-                    self._cell(agent, metric, labels).waiting.extend(values)
-                del rows[: len(settled)]
-            for cell in agent.cells.values():
-                cell.settle()
 
     def count(self, metric: Metric, pipeline: str, agent: str, *labels: str) -> None:
         """Add one to a counter."""
@@ -206,22 +255,23 @@ class Aggregates:
     def read(self) -> Iterator[tuple[Metric, str, str, _Labels, float | Histogram]]:
         """Return (metric, pipeline, agent, labels, state) of everything, of one moment."""
         with self._lock:
-            self._add_up()
+            for waiting in self._waiting:
+                self._count_waiting(waiting)
             found: dict[tuple[Metric, str, str, _Labels], float | Histogram] = {}
-            for (pipeline, agent), measured in self._agents.items():
-                for (metric, labels), cell in measured.cells.items():
+            for (pipeline, agent), cells in self._agents.items():
+                for (metric, labels), cell in cells.items():
                     of = (pipeline, agent) if metric.per_agent else ("", "")
                     series = (metric, *of, labels)
                     # What the process has once is kept for each agent, and told as one.
                     found[series] = _sum(found.get(series), cell.read())
         return iter([(*series, state) for series, state in found.items()])
 
-    def _cell(self, agent: _OfAgent, metric: Metric, labels: _Labels) -> _Cell:
+    def _cell(self, cells: _Cells, metric: Metric, labels: _Labels) -> _Cell:
         """Return the cell of a series, made if need be; all that is over a label's bound have one."""
         kept = metric, self._bounded(metric, labels)
-        cell = agent.cells.get(kept)
+        cell = cells.get(kept)
         if cell is None:
-            cell = agent.cells[kept] = _Cell(metric)
+            cell = cells[kept] = _Cell(metric)
         return cell
 
     def _bounded(self, metric: Metric, labels: _Labels) -> _Labels:

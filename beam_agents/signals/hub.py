@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from beam_agents.errors import InvalidArgument, PluginUnusable
 from beam_agents.signals import catalogue, losses
-from beam_agents.signals.aggregates import process_aggregates
+from beam_agents.signals.aggregates import ADD_UP_EVERY, Waiting, process_aggregates
 from beam_agents.signals.in_flight import in_flight
 from beam_agents.signals.observer import Observer
 from beam_agents.signals.per_process import renew_all
@@ -28,7 +28,8 @@ from beam_agents.signals.types import DropReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from beam_agents.signals.observer import Record, TelemetryPlugin, Worker
+    from beam_agents.signals.aggregates import Aggregates
+    from beam_agents.signals.observer import Measured, Record, TelemetryPlugin, Worker
 
 __all__ = [
     "CLOSE_TIMEOUT_S",
@@ -208,6 +209,19 @@ class _Unbuilt(Observer):
     def record(self, record: Record) -> None:
         self._shared.built().record(record)
 
+    def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+        self._shared.built().measured(pipeline, agent, measured)
+
+
+class _OfThread(threading.local):
+    """What each thread that runs bundles has of its own.
+
+    Attributes:
+        waiting: What its bundle has measured and not told; None outside of a bundle.
+    """
+
+    waiting: Waiting | None = None
+
 
 class Telemetry:
     """Tells each plugin what the runtime tells it. No call raises what a plugin raised.
@@ -221,7 +235,10 @@ class Telemetry:
         "_aggregating",
         "_capturing",
         "_in_flight",
+        "_measuring",
+        "_of_thread",
         "_on_activation",
+        "_on_measured",
         "_on_record",
         "_shared",
         "pid",
@@ -230,7 +247,10 @@ class Telemetry:
     def __init__(self, shared: tuple[_Shared, ...] = ()) -> None:
         self.pid = os.getpid()
         self._shared = shared
-        self._aggregating = self._capturing = False
+        self._of_thread = _OfThread()
+        self._aggregating = self._capturing = self._measuring = False
+        self._aggregates: Aggregates = process_aggregates()
+        self._on_measured: tuple[tuple[_Shared, Callable[[str, str, Sequence[Measured]], None]], ...] = ()
         self._on_activation: tuple[tuple[_Shared, Callable[[Record], None]], ...] = ()
         self._on_record: tuple[tuple[_Shared, Callable[[Record], None]], ...] = ()
         self._look_up()
@@ -264,9 +284,28 @@ class Telemetry:
                 shared.observer.bundle_started(worker)
             except FAULTS as error:  # one plugin's fault is not the next one's
                 shared.lost(DropReason.BUNDLE, error)
+        # What another bundle left that failed in another step.
+        self._let_go_of_waiting()
         self._look_up()
-        if self._aggregating:
-            process_aggregates().count(catalogue.BUNDLES, worker.pipeline, worker.agent)
+        if self._measuring:
+            waiting = self._of_thread.waiting = Waiting(worker.pipeline, worker.agent)
+            if self._aggregating:
+                self._aggregates.watch(waiting)
+                self._aggregates.count(catalogue.BUNDLES, worker.pipeline, worker.agent)
+
+    def bundle_finished(self) -> None:
+        """All of this thread's bundle has been recorded."""
+        waiting = self._of_thread.waiting
+        if waiting is not None:
+            self._tell_waiting(waiting)
+            self._let_go_of_waiting()
+
+    def _let_go_of_waiting(self) -> None:
+        """Count what this thread's bundle has left, and begin anew with the next one."""
+        waiting, self._of_thread.waiting = self._of_thread.waiting, None
+        # In a forked child they are its parent's, and so is what waits.
+        if waiting is not None and self._aggregating and self._aggregates is process_aggregates():
+            self._aggregates.unwatch(waiting)
 
     def bundle_failed(self, worker: Worker, phase: str, error_type: str) -> None:
         """Something raised out of the DoFn: the runner fails the bundle."""
@@ -275,6 +314,7 @@ class Telemetry:
                 shared.observer.bundle_failed(worker, phase, error_type)
             except FAULTS as error:
                 shared.lost(DropReason.BUNDLE, error)
+        self._let_go_of_waiting()
         if self._aggregating:
             process_aggregates().count(catalogue.BUNDLE_FAILURES, worker.pipeline, worker.agent, phase)
 
@@ -298,9 +338,37 @@ class Telemetry:
                 tell(record)
             except FAULTS as error:
                 shared.lost(DropReason.RECORD, error)
-        if self._aggregating:
+        if self._measuring:
+            waiting = self._of_thread.waiting
             # Last: by now it is decided whether its trace is kept, and only what is kept can be an exemplar.
+            if waiting is None or record.singles or record.sampled:
+                self._tell_measured_by(record)
+            else:
+                # Most of them. For each alone, all of the code and data that sums up would first have to come
+                # back into the processor's caches, which takes longer than the work.
+                rows = waiting.rows
+                rows.append(record.groups)
+                if len(rows) >= ADD_UP_EVERY:
+                    self._tell_waiting(waiting)
+
+    def _tell_measured_by(self, record: Record) -> None:
+        if self._on_measured and (record.groups or record.singles):
+            measured = [(metric, labels, (value,)) for metric, value, labels in record.measurements]
+            self._tell_measured(record.pipeline, record.agent, measured)
+        if self._aggregating:
             self._aggregates.record(record)
+
+    def _tell_waiting(self, waiting: Waiting) -> None:
+        measured = self._aggregates.settle(waiting) if self._aggregating else waiting.take()
+        if measured:
+            self._tell_measured(waiting.pipeline, waiting.agent, measured)
+
+    def _tell_measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+        for shared, tell in self._on_measured:
+            try:
+                tell(pipeline, agent, measured)
+            except FAULTS as error:
+                shared.lost(DropReason.RECORD, error)
 
     def _look_up(self) -> None:
         """Look up what is called for every activation: a call that would do nothing is not made."""
@@ -318,12 +386,19 @@ class Telemetry:
             for shared in self._shared
             if _overrides(shared.observer, "record")
         )
+        self._on_measured = tuple(
+            (shared, shared.observer.measured)
+            for shared in self._shared
+            if _overrides(shared.observer, "measured")
+        )
+        self._measuring = self._aggregating or bool(self._on_measured)
 
     def flush(self, timeout_s: float) -> None:
         """Let all plugins send what they have, side by side, and wait at most ``timeout_s`` seconds."""
         _run_bounded(self._shared, _Shared.begin_flush, timeout_s)
 
     def _let_go(self) -> tuple[_Shared, ...]:
+        self._let_go_of_waiting()
         shared, self._shared = self._shared, ()
         return shared
 

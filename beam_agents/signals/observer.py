@@ -21,16 +21,29 @@ from beam_agents.signals.trace import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from beam_agents.signals.types import Content, Group, LogEvent, Metric, SpanName
 
-__all__ = ["AttributeValue", "Happening", "Moment", "Observer", "Record", "Step", "TelemetryPlugin", "Worker"]
+__all__ = [
+    "AttributeValue",
+    "Happening",
+    "Measured",
+    "Moment",
+    "Observer",
+    "Record",
+    "Step",
+    "TelemetryPlugin",
+    "Worker",
+]
 
 MAX_CONTENT_BYTES: Final = 8_192
 """How much of one event, prompt, answer or result is kept where content is captured."""
 
 AttributeValue: TypeAlias = str | int | float | bool
+
+Measured: TypeAlias = "tuple[Metric, tuple[str, ...], Sequence[float]]"
+"""A metric, the values of its own labels, and what records measured of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +381,13 @@ class Observer:
 
     def record(self, record: Record) -> None:
         """Something ended; ``record`` has all of it, and nothing of it changes any more."""
+
+    def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+        """Records of an agent measured this: the same as in the records, many at a time, which costs less.
+
+        It comes in the bundle that it was measured in, by its end. Of one that fails it may not come: for
+        counts that outlast failing bundles, read the process's own.
+        """
 
     def flush(self, timeout_s: float) -> None:
         """Send what is buffered, within the bound."""

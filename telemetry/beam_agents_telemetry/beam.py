@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from apache_beam.metrics.execution import MetricsEnvironment
 from apache_beam.metrics.metricbase import MetricName
@@ -13,23 +13,24 @@ from beam_agents.signals.observer import Observer
 from beam_agents.signals.types import BeamKind, MetricKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from apache_beam.metrics.execution import MetricsContainer
 
-    from beam_agents.signals.observer import Record
-    from beam_agents.signals.types import BeamMetric, Group, Metric
+    from beam_agents.signals.observer import Measured
+    from beam_agents.signals.types import BeamMetric, Metric
 
-MAX_PLANS: Final = 1_000
-"""Label values whose plan is remembered: beside the closed labels of a metric there may be open ones."""
+MAX_LABELS: Final = 1_000
+"""Label values whose updates are remembered: beside the closed labels of a metric there may be open ones."""
 
 MAX_CONTAINERS: Final = 64
 """Containers that are remembered: each thread that runs bundles has one for each step of its bundle."""
 
 __all__ = ["BeamMetrics", "BeamObserver"]
 
-# What to do with a measurement: update a cell of Beam's, each with its scale.
-_Plan: TypeAlias = "tuple[tuple[Callable[[int], None], int], ...]"
+# What updates a cell of Beam's with measurements.
+_Update: TypeAlias = "Callable[[Sequence[float]], None]"
+_Updates: TypeAlias = "tuple[_Update, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,90 +56,51 @@ class BeamObserver(Observer):
     def __init__(self) -> None:
         # Beam's own updaters look up the thread's step and the metric's cell at each update, which takes
         # several times as long as the update.
-        self._plans: dict[MetricsContainer, _Plans] = {}
+        self._steps: dict[MetricsContainer, _Step] = {}
 
-    def record(self, record: Record) -> None:
+    def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:  # noqa: ARG002 - Beam knows its step
         """Update the Beam forms of all that was measured."""
         container = MetricsEnvironment.current_container()
-        plans = self._plans.get(container)
-        if plans is None:
+        step = self._steps.get(container)
+        if step is None:
             if container is None:
                 return
-            plans = self._begin(container)
-        # Beam takes integers only; half a unit is rounded up.
-        for group, values in record.groups:
-            whole, scaled = plans.groups[group]
-            for place, count in whole:
-                count(values[place])
-            for place, update, scale in scaled:
-                update(int(values[place] * scale + 0.5))
-        for metric, value, labels in record.singles:
-            for update, scale in plans.of(metric, labels):
-                update(int(value) if scale == 1 else int(value * scale + 0.5))
+            step = self._begin(container)
+        for metric, labels, values in measured:
+            for update in step.updates(metric, labels):
+                update(values)
 
-    def _begin(self, container: MetricsContainer) -> _Plans:
-        if len(self._plans) >= MAX_CONTAINERS:
+    def _begin(self, container: MetricsContainer) -> _Step:
+        if len(self._steps) >= MAX_CONTAINERS:
             # Of bundles that are over, mostly.
-            self._plans.clear()
-        plans = self._plans[container] = _Plans(container)
-        return plans
+            self._steps.clear()
+        step = self._steps[container] = _Step(container)
+        return step
 
 
-class _Plans(dict["Metric", "_Plan | _PlansByLabels"]):
+class _Step(dict["Metric", "_Updates | _UpdatesByLabels"]):
     """What to do with each metric's measurements in one step, worked out at the metric's first one."""
 
     def __init__(self, container: MetricsContainer) -> None:
         super().__init__()
         self._container = container
-        self.groups = _PlansOfGroups(self)
 
-    def of(self, metric: Metric, labels: tuple[str, ...]) -> _Plan:
-        """Return what to do with a measurement."""
-        plan = self[metric]
-        return plan if isinstance(plan, tuple) else plan[labels]
+    def updates(self, metric: Metric, labels: tuple[str, ...]) -> _Updates:
+        """Return what to do with measurements."""
+        updates = self[metric]
+        return updates if isinstance(updates, tuple) else updates[labels]
 
-    def __missing__(self, metric: Metric) -> _Plan | _PlansByLabels:
+    def __missing__(self, metric: Metric) -> _Updates | _UpdatesByLabels:
         counts_all = all(not form.where for form in metric.beam)
-        plan = self[metric] = (
-            tuple((_updater(self._container, metric, form), form.scale) for form in metric.beam)
+        updates = self[metric] = (
+            tuple(_updater(self._container, metric, form) for form in metric.beam)
             if counts_all
-            else _PlansByLabels(self._container, metric)
+            else _UpdatesByLabels(self._container, metric)
         )
-        return plan
+        return updates
 
 
-# The same for a group, with the place of each value among the group's: first what has no scale.
-_Whole: TypeAlias = "tuple[tuple[int, Callable[[float], None]], ...]"
-_Scaled: TypeAlias = "tuple[tuple[int, Callable[[int], None], float], ...]"
-_GroupPlan: TypeAlias = "tuple[_Whole, _Scaled]"
-
-
-class _PlansOfGroups(dict["Group", "_GroupPlan"]):
-    """The same for groups."""
-
-    def __init__(self, plans: _Plans) -> None:
-        super().__init__()
-        self._plans = plans
-
-    def __missing__(self, group: Group) -> _GroupPlan:
-        updates = [
-            (place, update, scale)
-            for place, (metric, labels) in enumerate(group.series)
-            for update, scale in self._plans.of(metric, labels)
-        ]
-        plan = self[group] = (
-            # The values of these are ints.
-            tuple(
-                (place, cast("Callable[[float], None]", update))
-                for place, update, scale in updates
-                if scale == 1
-            ),
-            tuple((place, update, float(scale)) for place, update, scale in updates if scale != 1),
-        )
-        return plan
-
-
-class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
+class _UpdatesByLabels(dict[tuple[str, ...], "_Updates"]):
     """The same for a metric of which some forms count some labels' values alone; those are closed sets."""
 
     def __init__(self, container: MetricsContainer, metric: Metric) -> None:
@@ -147,26 +109,36 @@ class _PlansByLabels(dict[tuple[str, ...], "_Plan"]):
         self._metric = metric
         self._positions = {label: position for position, label in enumerate(metric.labels)}
 
-    def __missing__(self, labels: tuple[str, ...]) -> _Plan:
-        plan = tuple(
-            (_updater(self._container, self._metric, form), form.scale)
+    def __missing__(self, labels: tuple[str, ...]) -> _Updates:
+        updates = tuple(
+            _updater(self._container, self._metric, form)
             for form in self._metric.beam
             if all(labels[self._positions[label]] in counted for label, counted in form.where)
         )
-        if len(self) < MAX_PLANS:
-            self[labels] = plan
-        return plan
+        if len(self) < MAX_LABELS:
+            self[labels] = updates
+        return updates
 
 
-def _updater(container: MetricsContainer, metric: Metric, form: BeamMetric) -> Callable[[int], None]:
+def _updater(container: MetricsContainer, metric: Metric, form: BeamMetric) -> _Update:
+    """Return what updates one of Beam's cells, which take integers only: half a unit is rounded up."""
     name = MetricName(BEAM_NAMESPACE, form.name)
-    updater: Callable[[int], None]
+    scale = form.scale
     match form.kind:
         case BeamKind.COUNTER:
             count: Callable[[int], None] = container.get_counter(name).update
-            updater = (lambda _value: count(1)) if metric.kind is MetricKind.HISTOGRAM else count
+            if metric.kind is MetricKind.HISTOGRAM:
+                return lambda values: count(len(values))
+            return lambda values: count(int(sum(values)))
         case BeamKind.DISTRIBUTION:
-            updater = container.get_distribution(name).update
+            add: Callable[[int], None] = container.get_distribution(name).update
+
+            def add_each(values: Sequence[float]) -> None:
+                whole = map(int, values) if scale == 1 else [int(value * scale + 0.5) for value in values]
+                for _ in map(add, whole):
+                    pass
+
+            return add_each
         case BeamKind.GAUGE:
-            updater = container.get_gauge(name).update
-    return updater
+            set_to: Callable[[int], None] = container.get_gauge(name).update
+            return lambda values: set_to(int(values[-1]))

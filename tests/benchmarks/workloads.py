@@ -144,13 +144,15 @@ class Driven:
         self._last_ms = START_MS
 
     def run(self, loops: int) -> float:
-        """Run so many activations and return the seconds."""
+        """Run a bundle of so many activations and return the seconds."""
         first_ms, self._last_ms = self._last_ms + 1, self._last_ms + loops
         elements = [(KEY, event(KEY, b"", time_ms=each)) for each in range(first_ms, self._last_ms + 1)]
         process, cells = self.dofn.process, self._cells
         started = time.perf_counter()
+        self.dofn.start_bundle()
         for element in elements:
             process(element, MIN_TIMESTAMP, *cells)
+        self.dofn.finish_bundle()
         return time.perf_counter() - started
 
 
@@ -161,13 +163,12 @@ def driven(
     memory: bytes | None = None,
     longterm_memory: str | None = None,
 ) -> Iterator[Driven]:
-    """Have an agent's DoFn in the middle of a bundle while the block runs."""
+    """Have an agent's DoFn while the block runs."""
     config = AgentConfig(telemetry=telemetry, compactor=None, longterm_memory=longterm_memory)
     dofn = make_dofn(agent, config, name="bench", pipeline="bench", run_id=uuid.uuid4().hex)  # type: ignore[arg-type]  # any of the agents above
     assert isinstance(dofn, AgentDoFn)
     dofn.setup()
     try:
-        dofn.start_bundle()
         yield Driven(dofn, memory)
     finally:
         dofn.teardown()

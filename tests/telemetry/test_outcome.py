@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from beam_agents.memory.stores.contract import StoreRow
     from beam_agents.runtime.activation import AgentFunction
     from beam_agents.runtime.probe import Probe
-    from beam_agents.signals import Record, TelemetryPlugin, Worker
+    from beam_agents.signals import Measured, Record, TelemetryPlugin, Worker
     from beam_agents.signals.types import UpsertResult
     from beam_agents.testing import AgentRun, Emitted
 
@@ -81,6 +81,9 @@ class Raises(Shared, Observer):
 
     def record(self, record: Record) -> None:
         raise BundleFailure(record.agent)
+
+    def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+        raise EOFError(pipeline, agent, len(measured))
 
     def flush(self, timeout_s: float) -> None:
         raise StoreUnavailable("redis", str(timeout_s))
@@ -124,6 +127,9 @@ class Does(Shared, Observer):
 
     def record(self, record: Record) -> None:
         self.act(record)
+
+    def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+        self.act(pipeline, agent, measured)
 
     def flush(self, timeout_s: float) -> None:
         self.act(timeout_s)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from beam_agents.signals import catalogue
-from beam_agents.signals.aggregates import ADD_UP_EVERY, Aggregates, Histogram
+from beam_agents.signals.aggregates import ADD_UP_EVERY, Aggregates, Histogram, Waiting
 from beam_agents.signals.observer import Record
 from beam_agents.signals.types import Group
 
@@ -119,6 +119,74 @@ def test_single_counts_and_records_meet_in_one_series(aggregates: Aggregates) ->
     each.measure(catalogue.BUNDLE_FAILURES, 1, "timer")
     aggregates.record(each)
     assert found(aggregates) == {("bundle_failures_total", "p", "a", ("timer",)): 3}
+
+
+GROUP = Group(((catalogue.ACTIVATIONS, ("complete",)), (catalogue.MEMORY_ENTRIES, ())))
+
+
+def test_what_waits_is_read_and_is_counted_once(aggregates: Aggregates) -> None:
+    waiting = Waiting("p", "a")
+    aggregates.watch(waiting)
+    activations = ("activations_total", "p", "a", ("complete",))
+    for number in range(1, 6):
+        waiting.rows.append([(GROUP, (1, number))])
+        if number % 2:
+            assert found(aggregates)[activations] == number
+    (counted, entries) = aggregates.settle(waiting)
+    assert counted == (catalogue.ACTIVATIONS, ("complete",), (1,) * 5)
+    assert entries == (catalogue.MEMORY_ENTRIES, (), (1, 2, 3, 4, 5))
+    assert aggregates.settle(waiting) == []
+    waiting.rows.append([(GROUP, (1, 7))])
+    aggregates.unwatch(waiting)
+    aggregates.unwatch(waiting)
+    series = found(aggregates)
+    assert series[activations] == 6
+    histogram = series["memory_entries", "p", "a", ()]
+    assert isinstance(histogram, Histogram)
+    assert (histogram.count, histogram.sum) == (6, 22)
+
+
+def test_what_an_ended_thread_left_is_counted(aggregates: Aggregates) -> None:
+    def work() -> None:
+        waiting = Waiting("p", "a")
+        aggregates.watch(waiting)
+        waiting.rows.append([(GROUP, (1, 2))])
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    aggregates.watch(Waiting("p", "b"))
+    assert found(aggregates)["activations_total", "p", "a", ("complete",)] == 3
+    assert len(aggregates._waiting) == 1
+
+
+def test_threads_that_settle_lose_nothing_beside_readers(aggregates: Aggregates) -> None:
+    def work() -> None:
+        for _ in range(20):
+            waiting = Waiting("p", "a")
+            aggregates.watch(waiting)
+            for number in range(100):
+                waiting.rows.append([(GROUP, (1, number))])
+                if number % 16 == 15:
+                    aggregates.settle(waiting)
+            aggregates.unwatch(waiting)
+
+    def read() -> None:
+        while any(thread.is_alive() for thread in threads):
+            aggregates.read()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    reader = threading.Thread(target=read)
+    for thread in (*threads, reader):
+        thread.start()
+    for thread in (*threads, reader):
+        thread.join()
+    series = found(aggregates)
+    histogram = series["memory_entries", "p", "a", ()]
+    assert series["activations_total", "p", "a", ("complete",)] == 8_000
+    assert isinstance(histogram, Histogram)
+    assert (histogram.count, histogram.sum) == (8_000, 80 * sum(range(100)))
 
 
 def test_threads_lose_nothing(aggregates: Aggregates) -> None:

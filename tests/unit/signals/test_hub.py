@@ -27,11 +27,16 @@ from beam_agents.signals import (
     losses,
     release_hub,
 )
+from beam_agents.signals.aggregates import ADD_UP_EVERY
+from beam_agents.signals.types import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from beam_agents.signals import Measured, Metric
 
 WORKER = Worker("flights", "watcher")
+GROUP = Group(((catalogue.ACTIVATIONS, ("complete",)), (catalogue.MEMORY_ENTRIES, ())))
 
 # By plugin: the observers that were built, and what they were told.
 built: dict[str, list[Recorder]] = defaultdict(list)
@@ -41,6 +46,7 @@ class Recorder(Observer):
     def __init__(self, name: str) -> None:
         self.calls: list[str] = []
         self.records: list[Record] = []
+        self.measurements: list[tuple[str, str, Metric, tuple[str, ...], Sequence[float]]] = []
         built[name].append(self)
 
     def start(self, worker: Worker) -> None:
@@ -58,6 +64,10 @@ class Recorder(Observer):
     def record(self, record: Record) -> None:
         self.calls.append(f"record {record.agent}")
         self.records.append(record)
+
+    def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+        self.calls.append(f"measured {agent}")
+        self.measurements += [(pipeline, agent, *each) for each in measured]
 
     def flush(self, timeout_s: float) -> None:
         self.calls.append(f"flush {timeout_s:g}")
@@ -81,7 +91,7 @@ class Faulty(Observer):
     def fail(self, *_: object, **__: object) -> None:
         raise self.error("sk-secret")
 
-    start = bundle_started = bundle_failed = activation_started = record = flush = close = fail
+    start = bundle_started = bundle_failed = activation_started = record = measured = flush = close = fail
 
 
 @dataclass(frozen=True)
@@ -158,10 +168,12 @@ def make_record() -> Record:
 
 def tell_everything(telemetry: Telemetry) -> None:
     record = make_record()
+    record.measure_all(GROUP, 3, 2)
     telemetry.start(WORKER)
     telemetry.bundle_started(WORKER)
     telemetry.activation_started(record)
     telemetry.record(record)
+    telemetry.bundle_finished()
     telemetry.bundle_failed(WORKER, "timer", "StoreTimeout")
     telemetry.flush(5.0)
 
@@ -171,6 +183,7 @@ EVERYTHING = [
     "bundle_started watcher",
     "activation_started watcher",
     "record watcher",
+    "measured watcher",
     "bundle_failed watcher timer StoreTimeout",
     "flush 5",
 ]
@@ -184,6 +197,61 @@ def test_every_plugin_is_told_everything(hubs: Callable[..., Telemetry]) -> None
         (observer,) = built[name]
         assert observer.calls == [*EVERYTHING, "close 5"]
     assert telemetry.dropped == {}
+
+
+def counted(observer: Recorder) -> dict[tuple[str, str, str, tuple[str, ...]], list[float]]:
+    """Return what it was told of measurements, by pipeline, agent, metric and labels."""
+    found: defaultdict[tuple[str, str, str, tuple[str, ...]], list[float]] = defaultdict(list)
+    for pipeline, agent, metric, labels, values in observer.measurements:
+        found[pipeline, agent, metric.name, labels] += values
+    return found
+
+
+@pytest.mark.parametrize("records", [1, ADD_UP_EVERY - 1, ADD_UP_EVERY, 3 * ADD_UP_EVERY + 1])
+def test_a_bundles_end_has_told_all_that_was_measured(hubs: Callable[..., Telemetry], records: int) -> None:
+    telemetry = hubs(Recording())
+    telemetry.start(WORKER)
+    telemetry.bundle_started(WORKER)
+    for number in range(records):
+        record = make_record()
+        record.measure_all(GROUP, 1, number)
+        if number % 50 == 7:
+            record.measure(catalogue.MEMORY_OVERFLOWS, number)
+        telemetry.record(record)
+    telemetry.bundle_finished()
+    telemetry.bundle_finished()
+    (observer,) = built["recording"]
+    told = counted(observer)
+    of = (WORKER.pipeline, WORKER.agent)
+    assert told[(*of, "activations_total", ("complete",))] == [1] * records
+    assert sorted(told[(*of, "memory_entries", ())]) == list(range(records))
+    assert told[(*of, "memory_overflows_total", ())] == list(range(7, records, 50))
+    # A long bundle tells of itself before its end.
+    assert max(len(values) for *_, values in observer.measurements) <= ADD_UP_EVERY
+
+
+def test_what_a_failed_bundle_left_is_not_told_with_the_next_one(hubs: Callable[..., Telemetry]) -> None:
+    telemetry = hubs(Recording())
+    telemetry.start(WORKER)
+    for fails in (True, True, False):
+        telemetry.bundle_started(WORKER)
+        record = make_record()
+        record.measure_all(GROUP, 1, 0)
+        telemetry.record(record)
+        if not fails:
+            telemetry.bundle_finished()
+    (observer,) = built["recording"]
+    assert counted(observer)[WORKER.pipeline, WORKER.agent, "activations_total", ("complete",)] == [1]
+
+
+def test_outside_of_a_bundle_it_is_told_at_once(hubs: Callable[..., Telemetry]) -> None:
+    telemetry = hubs(Recording())
+    telemetry.start(WORKER)
+    record = make_record()
+    record.measure_all(GROUP, 1, 0)
+    telemetry.record(record)
+    (observer,) = built["recording"]
+    assert observer.calls == ["start watcher", "record watcher", "measured watcher"]
 
 
 def test_no_plugins_is_silence() -> None:
@@ -272,7 +340,7 @@ def test_a_raising_plugin_costs_the_others_nothing(
         ("failing", "start"): 1,
         ("failing", "bundle"): 2,
         ("failing", "activation"): 1,
-        ("failing", "record"): 1,
+        ("failing", "record"): 2,
         ("failing", "flush"): 1,
     }
     release_hub(telemetry)

@@ -22,6 +22,7 @@ from beam_agents.signals import (
 from beam_agents.signals.aggregates import process_aggregates
 from beam_agents.signals.observer import Record
 from beam_agents.signals.stores import store_table
+from beam_agents.signals.types import Group
 from beam_agents.signals.wedges import wedge_table
 
 if TYPE_CHECKING:
@@ -117,6 +118,33 @@ def test_bundles_and_their_failures_count_by_phase(telemetry: Telemetry) -> None
     assert values()["bundles_total"] == 1
     assert values(phase="timer")["bundle_failures_total"] == 1
     assert values(phase="process")["bundle_failures_total"] == 0
+
+
+def test_a_bundle_is_told_of_while_it_runs_and_after_it_failed(telemetry: Telemetry) -> None:
+    group = Group(((catalogue.ACTIVATIONS, ("complete",)),))
+
+    def activate() -> None:
+        ended = record()
+        ended.measure_all(group, 1)
+        telemetry.record(ended)
+
+    telemetry.bundle_started(WORKER)
+    activate()
+    assert values(outcome="complete")["activations_total"] == 1
+    activate()
+    telemetry.bundle_failed(WORKER, "process", "OSError")
+    assert values(outcome="complete")["activations_total"] == 2
+    telemetry.bundle_started(WORKER)
+    activate()
+    # One that failed in another step told nobody.
+    telemetry.bundle_started(WORKER)
+    activate()
+    telemetry.bundle_finished()
+    assert values(outcome="complete")["activations_total"] == 4
+    telemetry.bundle_started(WORKER)
+    activate()
+    release_hub(telemetry)
+    assert values(outcome="complete")["activations_total"] == 5
 
 
 @pytest.mark.usefixtures("telemetry")

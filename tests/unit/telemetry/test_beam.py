@@ -17,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_agents.signals import Record, Telemetry, acquire_hub, catalogue, release_hub
-from beam_agents.signals.types import BeamKind, BeamMetric, Group, Metric, MetricKind
+from beam_agents.signals.types import BeamKind, BeamMetric, Metric, MetricKind
 from beam_agents_telemetry.beam import BeamMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from beam_agents.signals import Measured
 
 Measurement = tuple[Metric, float, tuple[str, ...]]
 
@@ -103,21 +105,17 @@ def test_a_pipeline_reports_what_was_measured() -> None:
 
 
 def updates(measurements: list[Measurement]) -> dict[str, object]:
-    """Run a record through the plugin as on a bundle's thread; return what Beam holds, by name."""
-    together = Group(tuple((metric, labels) for metric, _, labels in measurements))
-    as_group, as_singles = blank_record(), blank_record()
-    as_group.measure_all(together, *(value for _, value, _ in measurements))
-    as_singles.singles.extend(measurements)
-    held = held_after(as_singles)
-    assert held_after(as_group) == held
+    """Tell the plugin of them as on a bundle's thread; return what Beam holds, by name."""
+    one_by_one: list[Measured] = [(metric, labels, (value,)) for metric, value, labels in measurements]
+    together: dict[tuple[Metric, tuple[str, ...]], list[float]] = {}
+    for metric, value, labels in measurements:
+        together.setdefault((metric, labels), []).append(value)
+    held = held_after(one_by_one)
+    assert held_after([(*series, values) for series, values in together.items()]) == held
     return held
 
 
-def blank_record() -> Record:
-    return Record(catalogue.SPAN_INVOKE_AGENT, "flights", "watcher", b"key")
-
-
-def held_after(record: Record) -> dict[str, object]:
+def held_after(measured: list[Measured]) -> dict[str, object]:
     container = MetricsContainer("step")
     sampler = statesampler.StateSampler("test", CounterFactory())
     before = statesampler.get_current_tracker()
@@ -126,7 +124,7 @@ def held_after(record: Record) -> dict[str, object]:
     try:
         sampler.start()
         with sampler.scoped_state("step", "process", metrics_container=container):
-            observer.record(record)
+            observer.measured("flights", "watcher", measured)
         sampler.stop()
     finally:
         statesampler.set_current_tracker(before)
@@ -216,9 +214,8 @@ def test_a_metric_outside_the_catalogue_is_counted_too() -> None:
 
 
 def test_outside_of_a_bundle_nothing_happens() -> None:
-    record = Record(catalogue.SPAN_INVOKE_AGENT, "flights", "watcher", b"key")
-    record.measure(catalogue.ACTIVATIONS, 1, "complete")
-    BeamMetrics().build().record(record)
+    measured: list[Measured] = [(catalogue.ACTIVATIONS, ("complete",), (1,))]
+    BeamMetrics().build().measured("flights", "watcher", measured)
 
 
 def test_it_is_configuration() -> None:
