@@ -196,7 +196,7 @@ def run(
     try:
         # Beam takes two seconds to import; the other commands, and --help, do without.
         with importing_beam():
-            from beam_agents.cli.run import run_files  # noqa: PLC0415
+            from beam_agents.cli.run import run_files  # noqa: PLC0415 - as above
 
         run_files(
             agent=agent,

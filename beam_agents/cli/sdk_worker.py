@@ -118,7 +118,7 @@ def _work(options: argparse.Namespace) -> None:
     os.environ["WORKER_ID"] = options.id
     from apache_beam.runners.worker import sdk_worker_main  # noqa: PLC0415 - the parent does without
 
-    from beam_agents.signals.hub import watch_from_start  # noqa: PLC0415
+    from beam_agents.signals.hub import watch_from_start  # noqa: PLC0415 - the parent does without
 
     watch_from_start()
     info = provided(options.id, options.provision_endpoint)
@@ -146,9 +146,9 @@ def provided(worker_id: str, endpoint: str, within_s: float = PROVISION_WITHIN_S
     Raises:
         SystemExit: It did not answer.
     """
-    import grpc  # noqa: PLC0415
-    from apache_beam.portability.api import beam_provision_api_pb2 as messages  # noqa: PLC0415
-    from apache_beam.portability.api import beam_provision_api_pb2_grpc as services  # noqa: PLC0415
+    import grpc  # noqa: PLC0415 - the parent does without
+    from apache_beam.portability.api import beam_provision_api_pb2 as messages  # noqa: PLC0415 - the parent does without
+    from apache_beam.portability.api import beam_provision_api_pb2_grpc as services  # noqa: PLC0415 - the parent does without
 
     request = messages.GetProvisionInfoRequest()
     with _channel(worker_id, endpoint) as channel:
@@ -165,8 +165,8 @@ def provided(worker_id: str, endpoint: str, within_s: float = PROVISION_WITHIN_S
 @contextmanager
 def _channel(worker_id: str, endpoint: str) -> Iterator[grpc.Channel]:
     """Open a channel that tells the runner which worker calls."""
-    import grpc  # noqa: PLC0415
-    from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor  # noqa: PLC0415
+    import grpc  # noqa: PLC0415 - the parent does without
+    from apache_beam.runners.worker.worker_id_interceptor import WorkerIdInterceptor  # noqa: PLC0415 - the parent does without
 
     with grpc.insecure_channel(endpoint) as channel:
         yield grpc.intercept_channel(channel, WorkerIdInterceptor(worker_id))
@@ -174,7 +174,7 @@ def _channel(worker_id: str, endpoint: str) -> Iterator[grpc.Channel]:
 
 def _staged(info: ProvisionInfo) -> list[str]:
     """Return the names of what the job brings; a process takes what is installed on its host."""
-    from apache_beam.portability.api import beam_runner_api_pb2 as messages  # noqa: PLC0415
+    from apache_beam.portability.api import beam_runner_api_pb2 as messages  # noqa: PLC0415 - the parent does without
 
     roles = (
         messages.ArtifactStagingToRolePayload.FromString(dependency.role_payload)
@@ -188,9 +188,9 @@ def _refuse_work(worker_id: str, endpoint: str, why: str) -> None:
 
     A worker that only ended would leave the job hanging on a runner that waits for it, as Prism does.
     """
-    import grpc  # noqa: PLC0415
-    from apache_beam.portability.api import beam_fn_api_pb2 as messages  # noqa: PLC0415
-    from apache_beam.portability.api import beam_fn_api_pb2_grpc as services  # noqa: PLC0415
+    import grpc  # noqa: PLC0415 - the parent does without
+    from apache_beam.portability.api import beam_fn_api_pb2 as messages  # noqa: PLC0415 - the parent does without
+    from apache_beam.portability.api import beam_fn_api_pb2_grpc as services  # noqa: PLC0415 - the parent does without
 
     answers: SimpleQueue[messages.InstructionResponse] = SimpleQueue()
     with _channel(worker_id, endpoint) as channel, suppress(grpc.RpcError):
@@ -200,8 +200,8 @@ def _refuse_work(worker_id: str, endpoint: str, why: str) -> None:
 
 def _environment(logging_url: str, control_url: str, info: ProvisionInfo) -> dict[str, str]:
     """Return the variables that Beam's own worker reads, as its container's start program sets them."""
-    from apache_beam.portability.api import endpoints_pb2  # noqa: PLC0415
-    from google.protobuf import json_format, text_format  # noqa: PLC0415
+    from apache_beam.portability.api import endpoints_pb2  # noqa: PLC0415 - the parent does without
+    from google.protobuf import json_format, text_format  # noqa: PLC0415 - the parent does without
 
     logging = endpoints_pb2.ApiServiceDescriptor(url=logging_url or info.logging_endpoint.url)
     control = endpoints_pb2.ApiServiceDescriptor(url=control_url)

@@ -387,7 +387,7 @@ async def create_sqlite_file(uri: StoreUri) -> None:
 async def _open_sqlite(module: Any, uri: StoreUri, mode: str) -> Any:
     connection = module.connect(_sqlite_address(uri, mode), uri=True, isolation_level=None)
     # Its thread must not keep the process from its end; aiosqlite has no option for that.
-    thread: threading.Thread = connection._thread  # noqa: SLF001
+    thread: threading.Thread = connection._thread  # noqa: SLF001 - as above
     thread.daemon = True
     return await connection
 
