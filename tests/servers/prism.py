@@ -113,3 +113,7 @@ def running_prism(folder: pathlib.Path, arguments: Sequence[str] = ()) -> Iterat
     log = folder / "prism.log"
     with server(command, lambda: accepts(port), log) as process:
         yield Prism(port, process, log)
+
+
+if __name__ == "__main__":
+    print(prism_binary())  # noqa: T201 - what the Makefile asks for
