@@ -144,11 +144,11 @@ class _Shared:
         except FAULTS as error:
             self.lost(DropReason.START, error)
 
-    def lost(self, reason: DropReason, error: BaseException) -> None:
-        """Count a fault."""
+    def lost(self, reason: DropReason, error: BaseException, amount: int = 1) -> None:
+        """Count a fault, by which so many signals are lost."""
         # No other exception's text is known to hold no content.
         problem = error.problem if isinstance(error, InvalidArgument | PluginUnusable) else ""
-        losses.count_lost(self.name, reason.value, type(error).__name__, problem=problem)
+        losses.count_lost(self.name, reason.value, type(error).__name__, amount, problem)
 
     def begin_flush(self, timeout_s: float) -> threading.Event | None:
         """Start a flush and return what is set at its end; None where there is nothing to wait for."""
@@ -354,21 +354,24 @@ class Telemetry:
     def _tell_measured_by(self, record: Record) -> None:
         if self._on_measured and (record.groups or record.singles):
             measured = [(metric, labels, (value,)) for metric, value, labels in record.measurements]
-            self._tell_measured(record.pipeline, record.agent, measured)
+            self._tell_measured(record.pipeline, record.agent, measured, 1)
         if self._aggregating:
             self._aggregates.record(record)
 
     def _tell_waiting(self, waiting: Waiting) -> None:
+        records = len(waiting.rows)
         measured = self._aggregates.settle(waiting) if self._aggregating else waiting.take()
         if measured:
-            self._tell_measured(waiting.pipeline, waiting.agent, measured)
+            self._tell_measured(waiting.pipeline, waiting.agent, measured, records)
 
-    def _tell_measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
+    def _tell_measured(self, pipeline: str, agent: str, measured: Iterable[Measured], records: int) -> None:
+        # One plugin cannot take anything from the next one.
+        unchangeable = tuple(measured)
         for shared, tell in self._on_measured:
             try:
-                tell(pipeline, agent, measured)
+                tell(pipeline, agent, unchangeable)
             except FAULTS as error:
-                shared.lost(DropReason.RECORD, error)
+                shared.lost(DropReason.RECORD, error, records)
 
     def _look_up(self) -> None:
         """Look up what is called for every activation: a call that would do nothing is not made."""

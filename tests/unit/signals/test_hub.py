@@ -46,6 +46,7 @@ class Recorder(Observer):
     def __init__(self, name: str) -> None:
         self.calls: list[str] = []
         self.records: list[Record] = []
+        self.told: list[Sequence[Measured]] = []
         self.measurements: list[tuple[str, str, Metric, tuple[str, ...], Sequence[float]]] = []
         built[name].append(self)
 
@@ -67,6 +68,7 @@ class Recorder(Observer):
 
     def measured(self, pipeline: str, agent: str, measured: Sequence[Measured]) -> None:
         self.calls.append(f"measured {agent}")
+        self.told.append(measured)
         self.measurements += [(pipeline, agent, *each) for each in measured]
 
     def flush(self, timeout_s: float) -> None:
@@ -242,6 +244,28 @@ def test_what_a_failed_bundle_left_is_not_told_with_the_next_one(hubs: Callable[
             telemetry.bundle_finished()
     (observer,) = built["recording"]
     assert counted(observer)[WORKER.pipeline, WORKER.agent, "activations_total", ("complete",)] == [1]
+
+
+@pytest.mark.parametrize("records", [3, 2 * ADD_UP_EVERY + 3])
+def test_measurements_are_lost_by_the_record(hubs: Callable[..., Telemetry], records: int) -> None:
+    telemetry = hubs(Failing(), Recording())
+    telemetry.start(WORKER)
+    telemetry.bundle_started(WORKER)
+    before = telemetry.dropped.get(("failing", "record"), 0)
+    for number in range(records):
+        record = make_record()
+        record.measure_all(GROUP, 1, number)
+        if number == 1:
+            record.measure(catalogue.MEMORY_OVERFLOWS, 1)
+        telemetry.record(record)
+    telemetry.bundle_finished()
+    # The record itself, and what it measured.
+    assert telemetry.dropped["failing", "record"] - before == 2 * records
+    (observer,) = built["recording"]
+    assert len(counted(observer)[WORKER.pipeline, WORKER.agent, "memory_entries", ()]) == records
+    # Nobody can take anything from the next plugin.
+    with pytest.raises(TypeError):
+        del observer.told[0][0]  # type: ignore[attr-defined]  # what is tried here
 
 
 def test_outside_of_a_bundle_it_is_told_at_once(hubs: Callable[..., Telemetry]) -> None:
