@@ -12,6 +12,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -381,14 +382,24 @@ def running_flink(
 
 
 def main() -> None:
-    """Run ``python -m tests.servers.flink``: a cluster until it is interrupted."""
+    """Run ``python -m tests.servers.flink``: a cluster until it is interrupted or terminated."""
+    # As SIGINT does: what was started is to be stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
         tempfile.TemporaryDirectory(prefix="beam-agents-flink-") as folder,
         running_flink(pathlib.Path(folder) / "cluster") as flink,
         suppress(KeyboardInterrupt),
     ):
         options = " ".join(map(shlex.quote, flink.options()))
-        print(f"Flink: {flink.rest}\nBeam's options for a job: {options}", flush=True)  # noqa: T201 - its purpose
+        python, variables = sdk_of_flink()
+        print(  # noqa: T201 - its purpose
+            f"Flink: {flink.rest}\nBeam's options for a job: {options}\n"
+            "Submit with the SDK of the job server's version, and have the workers find your own modules, by "
+            "PYTHONPATH here and in --environment_config:\n"
+            f"PYTHONPATH={shlex.quote(variables['PYTHONPATH'])} {python} -m beam_agents.cli run "
+            f"--runner flink … -- {options}",
+            flush=True,
+        )
         threading.Event().wait()
 
 
