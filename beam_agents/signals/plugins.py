@@ -148,8 +148,8 @@ def _factory(name: str) -> Callable[..., object]:
     if not found:
         names = ", ".join(sorted(known.names)) or "none: install a package that has one"
         # What was given may have been meant as something else, such as a URI with a password.
-        shown = repr(name) if _is_name(name) else "a text that is no plugin's name"
-        raise ValueError(f"{_FIELD} knows no plugin {shown}; there: {names}")
+        what = f"knows no plugin {name!r}" if _is_name(name) else "has a text that is no plugin's name"
+        raise ValueError(f"{_FIELD} {what}; there: {names}")
     if len(found) > 1:
         raise ValueError(
             f"{_FIELD}: more than one package provides a plugin {name!r}: {', '.join(sorted(found))}"

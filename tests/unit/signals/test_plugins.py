@@ -154,7 +154,7 @@ def test_names_and_options(text: str, plugin: Printer) -> None:
         ([Printer(name="")], ValueError, "the name of a Printer must match"),
         ([Printer(name="a b")], ValueError, "the name of a Printer must match"),
         (["printr"], ValueError, "knows no plugin 'printr'; there: anything, .*, printer"),
-        ([""], ValueError, "knows no plugin a text that is no plugin's name; there: anything"),
+        ([""], ValueError, "has a text that is no plugin's name; there: anything"),
         (["printer?colour=red"], ValueError, "'printer' has no option 'colour'; there: prefix, port"),
         (["printer?port"], ValueError, "'printer' has an option that is not written option=value"),
         (["printer?=1"], ValueError, "'printer' has an option that is not written option=value"),
