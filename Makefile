@@ -73,7 +73,7 @@ bench-stores: $(STAMP)
 outages: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.outages --json run/outages.json
 
-# Needs redis-server, and Go to build Prism with: .ci/install-servers.
+# Needs redis-server, Go to build Prism with, and Flink: .ci/install-servers.
 bench-scaling: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.scaling --json run/bench-scaling.json
 	$(BIN)/python -m tests.benchmarks.scaling --runner flink --json run/bench-scaling-flink.json

@@ -122,6 +122,7 @@ class Waiting:
         pipeline: As given.
         agent: As given.
         rows: The groups of each record.
+        counted: How many of them a reader has had counted.
     """
 
     __slots__ = ("_thread", "agent", "counted", "pipeline", "rows")
@@ -187,13 +188,14 @@ class Aggregates:
         with self._lock:
             cells = self._of(record.pipeline, record.agent)
             for metric, value, labels in record.measurements:
-                try:
-                    cells[metric, labels].add(value)
-                except KeyError:
-                    if metric.kind is not MetricKind.GAUGE:
-                        self._cell(cells, metric, labels).add(value)
-            if record.sampled:
-                self._keep_exemplars(cells, record)
+                if metric.kind is MetricKind.GAUGE:
+                    continue
+                cell = cells.get((metric, labels)) or self._cell(cells, metric, labels)
+                cell.add(value)
+                if record.sampled and metric.kind is MetricKind.HISTOGRAM:
+                    cell.exemplars[bisect_left(metric.buckets, value)] = Exemplar(
+                        value, record.trace_id, record.span_id, record.end_ns / 1e9
+                    )
 
     def watch(self, waiting: Waiting) -> None:
         """Count what waits there whenever somebody reads."""
@@ -211,8 +213,6 @@ class Aggregates:
 
     def settle(self, waiting: Waiting) -> list[Measured]:
         """Add up what waits, which waits no longer, and return all of it. For the thread that appends."""
-        # Many at a time: for each activation alone, all of this code and its data would first have to come
-        # back into the processor's caches, which takes longer than the work.
         with self._lock:
             if waiting.counted:
                 self._count_waiting(waiting)
@@ -239,13 +239,6 @@ class Aggregates:
         if known is None:
             known = self._agents[pipeline, agent] = {}
         return known
-
-    def _keep_exemplars(self, cells: _Cells, record: Record) -> None:
-        for metric, value, labels in record.measurements:
-            if metric.kind is MetricKind.HISTOGRAM:
-                self._cell(cells, metric, labels).exemplars[bisect_left(metric.buckets, value)] = Exemplar(
-                    value, record.trace_id, record.span_id, record.end_ns / 1e9
-                )
 
     def count(self, metric: Metric, pipeline: str, agent: str, *labels: str) -> None:
         """Add one to a counter."""

@@ -28,7 +28,6 @@ from beam_agents.signals.types import DropReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from beam_agents.signals.aggregates import Aggregates
     from beam_agents.signals.observer import Measured, Record, TelemetryPlugin, Worker
 
 __all__ = [
@@ -249,7 +248,6 @@ class Telemetry:
         self._shared = shared
         self._of_thread = _OfThread()
         self._aggregating = self._capturing = self._measuring = False
-        self._aggregates: Aggregates = process_aggregates()
         self._on_measured: tuple[tuple[_Shared, Callable[[str, str, Sequence[Measured]], None]], ...] = ()
         self._on_activation: tuple[tuple[_Shared, Callable[[Record], None]], ...] = ()
         self._on_record: tuple[tuple[_Shared, Callable[[Record], None]], ...] = ()

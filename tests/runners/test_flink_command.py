@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import httpx
+import psutil
 import pytest
 
 from tests.servers.flink import sdk_of_flink
@@ -19,15 +20,12 @@ pytestmark = pytest.mark.xdist_group("flink")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def processes_of(folder: pathlib.Path) -> list[int]:
-    found = []
-    for command in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if os.fsencode(folder) in command.read_bytes():
-                found.append(int(command.parent.name))
-        except OSError:
-            continue  # it has ended
-    return found
+def processes_of(folder: pathlib.Path) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder) in word for word in process.info["cmdline"] or ())
+    ]
 
 
 def test_what_it_started_ends_with_it(tmp_path: pathlib.Path) -> None:
